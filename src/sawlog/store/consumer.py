@@ -253,7 +253,7 @@ class Consumer:
     @property
     def is_due(self) -> bool:
         """Whether `go_on` has slow work to do: commit, or look up topics and the group."""
-        return self._must_rebalance or self._watch.is_due or self._commit_due.passed
+        return self._must_rebalance or self._watch.due.passed or self._commit_due.passed
 
     def go_on(self) -> None:
         """Mark everything returned so far as processed, commit if it is time, and check the group."""
@@ -261,7 +261,7 @@ class Consumer:
         self._thread = threading.get_ident()
         if self._membership is not None:
             self._membership.asked()
-        if self._watch.is_due:
+        if self._watch.due.passed:
             self._look_for_topics()
         with self._lock:
             if self._ended.is_set():
@@ -306,21 +306,21 @@ class Consumer:
         if membership is None or self._ended.is_set():
             return
         well = membership.tick(None if cursor is None else int(cursor.next_offset))
-        if well and cursor is not None and (self._must_rebalance or self._commit_due.passed or self._watch.is_due):
+        if well and cursor is not None and (self._must_rebalance or self._commit_due.passed or self._watch.due.passed):
             cursor.stop()
 
     # --- the group
 
     def _rebalance(self) -> None:
         """Take the partitions that this member should own, as far as they are free. The caller holds the lock."""
-        self._watch.share_out()
+        self._watch.note_assignment()
         self._drop_deleted()
         if self._membership is None:
             self._take_everything()
             return
         mine, free = self._membership.rebalance(self._watch.partitions())
         if not self._watch.covers(self._membership.topics):
-            self._watch.hurry()  # a member that reads other topics has joined: they count in the assignment
+            self._watch.look_soon()  # a member that reads other topics has joined: they count in the assignment
         self._give_up([share for share in self._position.shares() if share not in mine])
         self._take(self._membership, free)
 
@@ -341,7 +341,7 @@ class Consumer:
         try:
             logs = {share: topics[share[0]].partition(share[1]) for share in sorted(shares)}
         except TopicNotFound:
-            self._watch.hurry()  # deleted meanwhile
+            self._watch.look_soon()  # deleted meanwhile
             return
         left = membership.take(list(logs), topics, self._start)
         try:
@@ -567,7 +567,7 @@ class Consumer:
         self.finish(everything=kind is None, quiet=kind is not None)
 
     def __del__(self) -> None:
-        """Dropped without `close`: the partitions are free for others, nothing more is committed."""
+        """Release the partitions of a consumer that was dropped without `close`. Commits nothing."""
         if hasattr(self, "_membership") and not self._released:
             self._release(dropped=True)
 

@@ -103,8 +103,8 @@ class PartitionPosition:
         return self.position > self.log.epoch_end(self.epoch)
 
     def next_cursor(self, end: int, epoch: int) -> RecordCursor | None:
-        """The cursor to continue with; None if there is nothing below `end`. `epoch` is that of the log when it ended
-        there. `OffsetOutOfRange` if the position is not of the current history."""
+        """Return the cursor to continue with; None if there is nothing below `end`. `epoch` is the leader epoch of the
+        log when it ended there. `OffsetOutOfRange` if the position is not of the current history."""
         while self.cursor is None:
             if self._rest is None:
                 if self.position >= end:
@@ -153,10 +153,6 @@ class PartitionPosition:
         if cursor is not None:
             cursor.stop()
 
-    def note_committed(self, offset: int | None) -> None:
-        """Record the committed offset; None if it is no longer in the log."""
-        self.committed = offset
-
     def epoch_of(self, offset: int) -> int:
         """Return the leader epoch of an offset; the current one for offsets that were not read here."""
         return self.epoch if offset <= self.reached else self.log.leader_epoch
@@ -180,7 +176,7 @@ class ConsumerPosition:
         #: Number of times a position was no longer in the log.
         self.lost_count = 0
 
-    # --- which partitions
+    # --- partitions
 
     def __contains__(self, share: TopicPartition) -> bool:
         return share in self._owned
@@ -279,7 +275,7 @@ class ConsumerPosition:
         end = owned.log.epoch_end(owned.epoch)
         self.lost_count += 1
         owned.move(end, now)
-        owned.note_committed(None)
+        owned.committed = None
         what = (
             f"partition {partition} of {topic!r} was read up to offset {reached}, but has lost its records from offset "
             f"{end} on since then (a power cut, or truncate); newer records may have the same offsets"
@@ -343,7 +339,7 @@ class ConsumerPosition:
             made.update((share, before[share]) for share in made.keys() & before.keys())
         return made
 
-    # --- what is committed
+    # --- committing
 
     def sure(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the positions that may be committed automatically."""
@@ -354,9 +350,9 @@ class ConsumerPosition:
         return {share: offset for share, offset in positions.items() if self._owned[share].committed != offset}
 
     def note_committed(self, positions: Mapping[TopicPartition, int]) -> None:
-        """These were committed."""
+        """Record committed positions."""
         for share, offset in positions.items():
-            self._owned[share].note_committed(offset)
+            self._owned[share].committed = offset
 
 
 #: How often topics are checked for new partitions.
@@ -372,27 +368,18 @@ class TopicWatch:
         self._found: dict[str, Topic] = {}
         #: The names of the last lookup: those of all members.
         self._asked_for: set[str] = set()
-        self._due = Deadline(0.0)
+        #: When to look topics up again.
+        self.due = Deadline(0.0)
         #: Whether topics were looked up since the last assignment.
-        self._changed = True
+        self.changed = True
 
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time for another lookup."""
-        return self._due.passed
+    def note_assignment(self) -> None:
+        """Record that partitions are assigned by the last lookup."""
+        self.changed = False
 
-    def hurry(self) -> None:
-        """Something has changed: look topics up again soon."""
-        self._due = Deadline(0.0)
-
-    @property
-    def changed(self) -> bool:
-        """Whether topics were looked up since `share_out`."""
-        return self._changed
-
-    def share_out(self) -> None:
-        """Partitions are assigned by the last lookup."""
-        self._changed = False
+    def look_soon(self) -> None:
+        """Make the next lookup due: something has changed."""
+        self.due = Deadline(0.0)
 
     def look(self, others: Iterable[str] = (), *, missing_ok: bool = True) -> None:
         """Ask the store for the topics of all members: more partitions, deleted, recreated."""
@@ -407,8 +394,8 @@ class TopicWatch:
                 if name in self._found:
                     _logger.warning("the topic %r no longer exists; its partitions are no longer read", name)
         self._found = found
-        self._due = Deadline(_TOPICS_S)
-        self._changed = True
+        self.due = Deadline(_TOPICS_S)
+        self.changed = True
 
     def covers(self, names: set[str]) -> bool:
         """Return whether the last lookup included all of these."""

@@ -35,7 +35,7 @@ import errno
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 from ...errors import CorruptFile, InvalidConfig, ReadOnlyLog, StorageError, StoreNotFound, TopicExists, TopicNotFound
@@ -189,11 +189,8 @@ class Catalog:
         found = self._find(name)
         if found is None:
             raise TopicNotFound(f"{missing}; {self._known()}")
-        directory = found
-        try:
+        with closing(found) as directory:
             entry = TopicEntry.load(directory, name)
-        finally:
-            directory.close()
         if entry.name != name:
             if entry.name.lower() == name.lower():  # a file system that ignores case
                 raise missing
@@ -304,21 +301,15 @@ class Catalog:
 
     def _build(self, temporary: str, entry: TopicEntry, epoch: int) -> None:
         """Create a complete topic under a temporary name. Its partitions start in this leader epoch."""
-        directory = self.topics.child(temporary, create=True)
-        try:
+        with closing(self.topics.child(temporary, create=True)) as directory:
             for number in range(entry.partitions):
                 self._build_partition(directory, partition_name(number), entry, epoch)
             entry.store(directory)
-        finally:
-            directory.close()
 
     @staticmethod
     def _build_partition(topic: Directory, name: str, entry: TopicEntry, epoch: int) -> None:
-        made = topic.child(name, create=True)
-        try:
+        with closing(topic.child(name, create=True)) as made:
             Log._create(made, settings.log_config(entry.settings), leader_epoch=epoch)
-        finally:
-            made.close()
 
     def discard(self, temporary: str) -> None:
         """Remove a directory that is not a topic. What cannot be removed now is removed when the store is next
@@ -387,11 +378,8 @@ class Catalog:
             try:
                 self.topics.rename(by.name, state)
                 self.topics.sync()
-                directory = self.topics.child(state)
-                try:
+                with closing(self.topics.child(state)) as directory:
                     renamed.store(directory)
-                finally:
-                    directory.close()
             finally:  # even after an error: roll forward or back, as topic.json says
                 try:
                     finish_replacing(self.topics)
@@ -410,11 +398,8 @@ class Catalog:
                 if name.endswith((TMP, DELETED)):
                     self.topics.remove_child(name)
                     continue
-                directory = self.topics.child(name)
-                try:
+                with closing(self.topics.child(name)) as directory:
                     self._sweep_topic(directory, TopicEntry.load(directory, name))
-                finally:
-                    directory.close()
             self.topics.sync()
 
     def _leftovers(self) -> list[str]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +71,7 @@ class DirectoryRegistry(DocumentRegistry):
         file = _file(name)
         if self._mode != "w":
             raise ReadOnlyLog(f'the store {self._root.path} was opened with mode="r"')
-        directory = self._root.child(REGISTRY, create=True)
-        try:
+        with closing(self._root.child(REGISTRY, create=True)) as directory:
             restrict_to_owner(directory)
             lock = lock_within(directory, LOCK, _PATIENCE_S)
             try:
@@ -84,8 +84,6 @@ class DirectoryRegistry(DocumentRegistry):
                 return made
             finally:
                 lock.release()
-        finally:
-            directory.close()
 
 
 def check_document_name(name: str) -> None:

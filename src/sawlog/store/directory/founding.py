@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -63,11 +64,8 @@ def refuse_objects(root: Directory) -> None:
 
 
 def _is_empty(root: Directory, name: str) -> bool:
-    directory = root.child(name)
-    try:
+    with closing(root.child(name)) as directory:
         return not directory.names() and not directory.children()
-    finally:
-        directory.close()
 
 
 def is_log(names: Iterable[str]) -> bool:

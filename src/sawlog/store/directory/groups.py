@@ -101,16 +101,13 @@ class DirectoryGroups(Groups):
     def served_at(self, name: str) -> str | None:
         """Return the address of the broker that has the group's members; None if they do not connect over the
         network."""
-        found = self._members_of(name)
-        if found is None:
-            return None
-        with closing(found.directory) as directory:
-            noted = noted_server(directory)
-            if noted is None or self._store.mode == "r":
+        with self._members(name) as members:
+            noted = None if members is None else noted_server(members.directory)
+            if members is None or noted is None or self._store.mode == "r":
                 return noted
             try:
                 with self.offsets.turn():
-                    return server_of(directory)
+                    return server_of(members.directory)
             except DirectoryLocked:  # a process is stopped in its turn
                 return noted
 
@@ -118,28 +115,28 @@ class DirectoryGroups(Groups):
         """Return the claim of a broker at that address to admit members to the group."""
         return DirectoryClaim(self._directory, self.offsets, check_group_name(name), address)
 
-    def _members_of(self, name: str) -> Members | None:
+    @contextmanager
+    def _members(self, name: str) -> Iterator[Members | None]:
+        """Open the members of a group; None if it never had any."""
         if name not in groups_with_members(self._directory):
-            return None
-        return Members(group_directory(self._directory, name, create=False))
+            yield None
+            return
+        with closing(group_directory(self._directory, name, create=False)) as directory:
+            yield Members(directory)
 
     def _live(self, name: str) -> dict[str, Member]:
-        found = self._members_of(name)
-        if found is None:
-            return {}
-        with closing(found.directory):
-            return found.look() if self._store.mode != "r" else found.glance()
+        with self._members(name) as members:
+            if members is None:
+                return {}
+            return members.look() if self._store.mode != "r" else members.glance()
 
     def _owners(self, name: str) -> dict[TopicPartition, str]:
-        found = self._members_of(name)
-        if found is None:
-            return {}
-        with closing(found.directory):
-            return found.owners()
+        with self._members(name) as members:
+            return {} if members is None else members.owners()
 
     def _not_found(self, name: str) -> SawlogError:
         lost = self.offsets.lost_commits()
-        return lost or GroupNotFound(f"no group {name!r} in {self._store.path}: nobody has committed or joined")
+        return lost or GroupNotFound(f"no group {name!r} in {self._store.path}: it has neither commits nor members")
 
     # --- moving
 
@@ -209,12 +206,8 @@ class DirectoryGroups(Groups):
     @contextmanager
     def documents(self, name: str) -> Iterator[DirectoryDocuments]:
         """Hold the documents that readers with their own progress keep for a group, exclusively."""
-        with self.offsets.turn():
-            directory = group_directory(self._directory, name, create=True)
-            try:
-                yield DirectoryDocuments(directory)
-            finally:
-                directory.close()
+        with self.offsets.turn(), closing(group_directory(self._directory, name, create=True)) as directory:
+            yield DirectoryDocuments(directory)
 
     def delete(self, name: str) -> None:
         """Delete a group and all its offsets; `GroupActive` if it has live members."""
@@ -233,25 +226,20 @@ class DirectoryGroups(Groups):
         if members:
             who = ", ".join(sorted(each.name or each.process for each in members.values()))
             raise GroupActive(f"the group {name!r} has live members ({who}): close them first, or seek in the consumer")
-        self._refuse_served(name)
-
-    def _refuse_served(self, name: str) -> None:
-        found = self._members_of(name)
-        if found is not None:
-            with closing(found.directory) as directory:
-                refuse_served(directory, name)
+        with self._members(name) as found:
+            if found is not None:
+                refuse_served(found.directory, name)
 
     def _refuse_owners(self, name: str, shares: Iterable[TopicPartition]) -> None:
         """Raise `GroupActive` if one of these partitions has an owner. Call in a turn, during which no member can take
         one."""
-        found = self._members_of(name)
-        if found is None:
-            return
-        with closing(found.directory), ExitStack() as undo:
-            refuse_served(found.directory, name)
-            refuse_workers(found, name)
+        with self._members(name) as members, ExitStack() as undo:
+            if members is None:
+                return
+            refuse_served(members.directory, name)
+            refuse_workers(members, name)
             for share in shares:
-                held = found.take(share, "")
+                held = members.take(share, "")
                 if held is None:
                     raise GroupActive(
                         f"partition {share[1]} of {share[0]!r} is owned by a live member of the group {name!r}: "

@@ -38,6 +38,7 @@ import json
 import threading
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 
 from ...batch.text import parse_json
 from ...clock import now_ms
@@ -252,29 +253,20 @@ def _owner_name(share: TopicPartition) -> str:
 
 def group_directory(root: Directory, group: str, *, create: bool) -> Directory:
     """Open members/<group> of a store."""
-    above = root.child(MEMBERS, create=create)
-    try:
+    with closing(root.child(MEMBERS, create=create)) as above:
         return above.child(quoted(group), create=create)
-    finally:
-        above.close()
 
 
 def groups_with_members(root: Directory) -> list[str]:
     """Return the names of all groups that have, or had, members."""
     if MEMBERS not in root.children():
         return []
-    above = root.child(MEMBERS)
-    try:
+    with closing(root.child(MEMBERS)) as above:
         return sorted(map(unquoted, above.children()))
-    finally:
-        above.close()
 
 
 def forget_group(root: Directory, group: str) -> None:
     """Delete a group's directory. Call in a turn, and only if it has no members."""
     if MEMBERS in root.children():
-        above = root.child(MEMBERS)
-        try:
+        with closing(root.child(MEMBERS)) as above:
             above.remove_child(quoted(group))
-        finally:
-            above.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from ...clock import Deadline
@@ -188,12 +188,8 @@ class OpenPartitions:
 
     def roll_forward(self, number: int) -> None:
         """Take and release a partition's lock, which places its committed transactions."""
-        log = self._open(number)
-        try:
-            with log._hold():
-                pass
-        finally:
-            log.close()
+        with closing(self._open(number)) as log, log._hold():
+            pass
 
     def recover(self) -> dict[int, RecoveryReport]:
         """Lock the partitions that were not closed cleanly, which recovers them, and return the reports. Partitions

@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from ...clock import now_ms
@@ -166,17 +167,11 @@ def replacing(topics: Directory) -> list[tuple[str, TopicEntry]]:
 def finish_replacing(topics: Directory) -> None:
     """Rename every replacing topic to the name in its topic.json, after moving the old topic away."""
     for state, entry in replacing(topics):
-        directory = topics.child(state)
-        try:
+        with closing(topics.child(state)) as directory:
             directory.sync()  # its topic.json may be visible and not yet durable
-        finally:
-            directory.close()
         if entry.name in topics.children():
-            directory = topics.child(entry.name)
-            try:
+            with closing(topics.child(entry.name)) as directory:
                 old = TopicEntry.load(directory, entry.name)
-            finally:
-                directory.close()
             topics.rename(entry.name, f"{old.id}{DELETED}")
             topics.sync()
         topics.rename(state, entry.name)

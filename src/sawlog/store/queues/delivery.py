@@ -193,7 +193,7 @@ class Delivery:
         if limit > 0:
             try:
                 self._deliver(partitions, worker, limit, made)
-            except SawlogError as error:  # what was answered, and what was found before it, counts all the same
+            except SawlogError as error:  # what was answered, and what was found before it, is written nevertheless
                 failure = error
             self._next += 1
         self._write(turn, topic, partitions, worker)
@@ -288,7 +288,7 @@ class Delivery:
         return self._options.max_deliveries is not None and entry.deliveries >= self._options.max_deliveries
 
     def _fresh(self, each: _Partition, worker: str, now: int, until: int, limit: int, made: Delivered) -> None:
-        """Deliver records that were not delivered so far."""
+        """Deliver records for the first time."""
         leased = Entry(LEASED, 1, until, worker)
         entries: dict[int, Entry] = {}
         records: list[Record] = []
@@ -305,8 +305,8 @@ class Delivery:
                 if len(records) >= limit or size >= _MOST_BYTES or len(entries) >= _MOST_AT_ONCE:
                     break
             else:
-                reached = each.end  # what follows the last record is no record either
-        finally:  # also if the log is damaged: what was found before that is delivered
+                reached = each.end  # there is no record after the last one
+        finally:  # if the log is damaged, the records before the damage are delivered
             made.messages += [Message(record, 1, until, worker, self._queue_id) for record in records]
             made.passed += reached - first
             each.state.grow(reached, entries)

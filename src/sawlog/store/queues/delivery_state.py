@@ -2,7 +2,7 @@
 
 ```
         base                             frontier
- finished |  finished and open, in pages  |  not delivered so far
+ finished |  finished and open, in pages  |  not delivered yet
 ```
 
 Everything below `base` is finished: `base` is the offset that the group commits. Nothing from `frontier` on has been
@@ -60,7 +60,7 @@ class Entry(NamedTuple):
     worker: str
 
 
-#: Not delivered so far.
+#: Not delivered yet.
 NEW = Entry(FREE, 0, 0, "")
 
 
@@ -76,21 +76,13 @@ class StatePage:
         self._due_ms: int | None = None
         self._workers: frozenset[str] = frozenset()
 
-    def grow(self, end: int) -> None:
-        """Extend the page up to, not including, `end`."""
-        self.end = end
-
-    def shrink(self, first: int) -> None:
-        """Drop the offsets below `first`, none of which are open."""
-        self.first = max(self.first, first)
-
     # --- what is due
 
     def changed(self) -> None:
         """Invalidate the values computed from the entries."""
         self._due_ms = None
 
-    def _look(self) -> None:
+    def _compute(self) -> None:
         entries = set(self.open.values())  # neighbours have the same one
         self._due_ms = min((each.until_ms for each in entries), default=NEVER_MS)
         self._workers = frozenset(each.worker for each in entries if each.state == LEASED)
@@ -99,7 +91,7 @@ class StatePage:
     def due_ms(self) -> int:
         """Earliest time at which a lease ends or a message is to be delivered."""
         if self._due_ms is None:
-            self._look()
+            self._compute()
         assert self._due_ms is not None
         return self._due_ms
 
@@ -107,10 +99,10 @@ class StatePage:
     def workers(self) -> frozenset[str]:
         """Workers with leases in this page."""
         if self._due_ms is None:
-            self._look()
+            self._compute()
         return self._workers
 
-    # --- its form in the log
+    # --- encoding
 
     def _runs(self) -> Iterator[list[object]]:
         begun, count, last = -1, 0, None
@@ -226,7 +218,7 @@ class DeliveryState:
         return set[str]().union(*(page.workers for page in self._pages.values()))
 
     def __getitem__(self, offset: int) -> Entry | None:
-        """Return the entry of an open message; None if it is finished or was not delivered so far."""
+        """Return the entry of an open message; None if it is finished or was not delivered yet."""
         page = self._pages.get(offset // PAGE)
         return None if page is None else page.open.get(offset)
 
@@ -278,7 +270,7 @@ class DeliveryState:
             page = self._pages.get(number)
             if page is None:
                 page = self._pages[number] = StatePage(number, start, start, {})
-            page.grow(stop)
+            page.end = stop
             self._page(start)
         for offset, entry in entries.items():
             self._pages[offset // PAGE].open[offset] = entry
@@ -362,7 +354,7 @@ class DeliveryState:
         for number in sorted(self._changed):
             page = self._pages.get(number)
             if page is not None:
-                page.shrink(self.base)  # if the base goes back, what is below counts as new
+                page.first = max(page.first, self.base)  # nothing below is open; if the base moves back, it is new
             value = None if page is None else page.encode(self._topic_id)
             if value != self._stored.get(number):
                 changed[number] = value

@@ -56,17 +56,17 @@ class Message:
 
     @property
     def value(self) -> bytes | None:
-        """The value of the record."""
+        """Value of the record."""
         return self.record.value
 
     @property
     def key(self) -> bytes | None:
-        """The key of the record."""
+        """Key of the record."""
         return self.record.key
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """The headers of the record."""
+        """Headers of the record."""
         return self.record.headers
 
     @property
@@ -76,17 +76,17 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic it is in."""
+        """Topic of the record."""
         return str(self.record.topic)
 
     @property
     def partition(self) -> int:
-        """The partition it is in."""
+        """Partition of the record."""
         return self.record.partition
 
     @property
     def offset(self) -> int:
-        """Its offset."""
+        """Offset of the record."""
         return self.record.offset
 
     def __repr__(self) -> str:

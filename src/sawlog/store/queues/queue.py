@@ -77,25 +77,25 @@ class Queue:
         self._delivery = Delivery(states, self._workers, self._options, store.topic, self._id)
         #: Held during an exchange.
         self._exchanging = forkable(threading.RLock())
-        #: Fetched, and not handed out. This and the next two are changed by calls that are atomic, without a lock.
+        #: Fetched and not handed out. This and the next two are changed by atomic calls, without a lock.
         self._ready: deque[Message] = deque()
-        #: Handed out, and not answered.
+        #: Handed out and not answered.
         self._out: dict[tuple[int, int], Message] = {}
-        #: Finished, and not written so far.
+        #: Finished and not written yet.
         self._acked: deque[Message] = deque()
-        #: Held while the following are used, and never while waiting.
+        #: Guards the following; never held while waiting.
         self._mutex = forkable(threading.Lock())
-        #: Other answers that are not written so far.
+        #: Other answers that are not written yet.
         self._answers: dict[tuple[int, int], Answer] = {}
-        #: Whether one of them gives a message back, which may be delivered again at once.
+        #: Whether one of them releases a message, which may be delivered again at once.
         self._gave_back = False
-        #: How many the last fetch asked for.
+        #: Number of messages that the last fetch asked for.
         self._batch = 0
         self._fetched = Stopwatch()
         self._ended = forkable(OneShotEvent())
         self._late = 0
         self._ailing = False
-        store.topic(options.topic)  # `TopicNotFound` now, and not at the first message
+        store.topic(options.topic)  # raises `TopicNotFound` now rather than at the first message
         try:
             self._delivery.exchange([], [], 0)  # joins
         except BaseException:
@@ -243,13 +243,13 @@ class Queue:
         self._check(message)
         with self._exchanging:
             if self._delivery.exchange([], [Answer(message, "longer", until_ms)], 0).late:
-                raise GroupError(f"{message!r} was delivered to another worker: its time was over")
+                raise GroupError(f"{message!r} was delivered to another worker: its lease had expired")
         message.keep_until(until_ms)
 
     def _answer(self, message: Message, what: str, *, until_ms: int = 0, reason: str = "") -> None:
         self._check(message)
         message.settle()
-        if self._out.get(message.place) is not message:  # its time was over, and another thread has got it
+        if self._out.get(message.place) is not message:  # its lease expired, and another thread has it
             self._late += 1
             return
         self._out.pop(message.place, None)
@@ -304,7 +304,7 @@ class Queue:
             try:
                 try:
                     self._bury(answers.values())
-                except SawlogError as error:  # the other answers count all the same
+                except SawlogError as error:  # the other answers are written nevertheless
                     failure = error
                 others = [each for each in answers.values() if each.what != "dead"]
                 done = self._delivery.exchange(acked, others, limit)
@@ -397,7 +397,7 @@ class Queue:
         self._close(quiet=kind is not None)
 
     def __del__(self) -> None:
-        """Dropped without `close`: as if the process had died."""
+        """Treat a queue that was dropped without `close` as if its process had died."""
         if hasattr(self, "_task") and not self._ended.is_set():
             self._ended.set()
             self._task.cancel()

@@ -16,7 +16,7 @@ import errno
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
@@ -76,15 +76,12 @@ def redrive(
 @contextmanager
 def _alone(store: DirectoryStore, dead_letters: str) -> Iterator[None]:
     """Allow one run at a time. The kernel releases the lock of a process that dies."""
-    directory = group_directory(store._directory, _mark(dead_letters), create=True)
-    try:
+    with closing(group_directory(store._directory, _mark(dead_letters), create=True)) as directory:
         held = directory.lock("redrive", alone=False)
         try:
             yield
         finally:
             held.release()
-    finally:
-        directory.close()
 
 
 def _plan(

@@ -30,6 +30,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from ....clock import Deadline, now_ms
@@ -116,12 +117,9 @@ class CommittedNames:
 
     def _strip(self, file: str) -> None:
         end = end_of_document(self._staging.read(file))
-        storage = self._staging.open(file)
-        try:
+        with closing(self._staging.open(file)) as storage:
             if storage.size > end:
                 storage.truncate(end)
-        finally:
-            storage.close()
 
     # --- cleaning up
 
@@ -253,11 +251,8 @@ class PendingTransactions:
     def accept(self, intent: Intent) -> None:
         """Turn the proposal into the intent. When this returns, the transaction is committed, durably."""
         staging = self._staging.directory
-        storage = staging.open(f"{intent.id}{_PROPOSAL}")
-        try:
+        with closing(staging.open(f"{intent.id}{_PROPOSAL}")) as storage:
             storage.sync()
-        finally:
-            storage.close()
         staging.rename(f"{intent.id}{_PROPOSAL}", intent.file)
         staging.sync()
 

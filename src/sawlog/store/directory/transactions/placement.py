@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from types import TracebackType
 
 from ....batch import kernel
@@ -167,11 +167,8 @@ class Placement:
         if not piece.file:
             yield from _groups_in(lambda position, size: intent.data[position : position + size], piece)
             return
-        storage = self._staging.directory.open_shared(piece.file)
-        try:
+        with closing(self._staging.directory.open_shared(piece.file)) as storage:
             yield from _groups_in(storage.read, piece)
-        finally:
-            storage.close()
 
     # --- what was committed
 
