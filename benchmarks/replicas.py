@@ -109,7 +109,7 @@ def follow(store: sawlog.Store, data: Path, url: str, found: servers.Server) -> 
             def look() -> None:
                 seen = 0
                 while seen < RATE * SECONDS:
-                    end = watched.session.look(lambda state: state.ends(store["orders"].id, 0)[1], fresh=True)
+                    end = watched._session.look(lambda state: state.ends(store["orders"].id, 0)[1], fresh=True)
                     now = time.perf_counter()
                     delays.extend(now - each for each in appended[seen:end])
                     seen = max(seen, end)

@@ -124,8 +124,8 @@ def test_damage_is_found_and_named(sawlog: Cli, orders: str) -> None:
     assert sum(row["records"] for row in good) == 10
     with ObjectStore.open(orders, maintenance_interval_s=None) as store:
         store.create_topic("large").append(b"x" * (2 << 20))  # in an object of its own
-        bucket, extent = store._session.bucket, store.topic("orders").partition(1).extents(0, 1)[0]
-        large = store.topic("large").partition(0).extents(0, 1)[0]
+        bucket, extent = store._session.bucket, store.topic("orders").partition(1)._extents(0, 1)[0]
+        large = store.topic("large").partition(0)._extents(0, 1)[0]
     sawlog("verify", "large").ok()
     bucket.delete(large.key)
     found = sawlog("verify", "large")

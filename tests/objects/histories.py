@@ -26,7 +26,7 @@ def opened(bucket: Path, cache: Path | None = None, mode: str = "w") -> Iterator
 def give_cache(store: ObjectStore, cache: Path) -> BlockCache:
     """Let a store read through a block cache, whatever kind of bucket it has."""
     made = BlockCache(cache, store.id)
-    store.session.extents = ExtentReader(store.session.bucket, made, store.session.recent)
+    store._session.extents = ExtentReader(store._session.bucket, made, store._session.recent)
     return made
 
 

@@ -193,7 +193,7 @@ def _read_through_the_cache(session: StoreSession, extents: Any, check: Any) -> 
 
 
 def _proof_through_the_cache(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
-    patch(ObjectPartition, "uncached", lambda self: self)
+    patch(ObjectPartition, "_uncached", lambda self: self)
 
 
 def _verification_through_the_cache(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:

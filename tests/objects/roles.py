@@ -217,7 +217,7 @@ class Writer:
         values = [value_of(self._diary.name, 10 * number, 700)]
         action, _ = self._store.topic(PLAIN)._append_action(1, values)
         self._hesitate()
-        first, end = self._store.session.commit([action])[0]  # type: ignore[misc]
+        first, end = self._store._session.commit([action])[0]  # type: ignore[misc]
         self._acknowledged((PLAIN, 1), range(first, end), values)
 
     def _hesitate(self) -> None:

@@ -306,7 +306,7 @@ class Scenario:
         extents: list[Extent] = []
         for topic, count in sorted(PARTITIONS.items()):
             for number in range(count):
-                extents += store.topic(topic, at=name).partition(number).extents(0, 1 << 62)
+                extents += store.topic(topic, at=name).partition(number)._extents(0, 1 << 62)
         return [self._read(store, name, each) for each in extents[:: len(extents) // 8 + 1]]
 
     def _read(self, store: ObjectStore, name: str, extent: Extent) -> bytes:

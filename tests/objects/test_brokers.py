@@ -276,7 +276,7 @@ def test_batches_that_a_broker_has_stamped_are_what_is_committed(services: tuple
     fetched = log.fetch(0)
     assert isinstance(fetched, Fetched)  # from memory
     partition = ObjectPartition(one._session, "orders", one.topic("orders").id, 0, LogConfig())
-    assert [record.value for record in partition.uncached().scan()] == [b"a"]
+    assert [record.value for record in partition._uncached().scan()] == [b"a"]
     assert partition.verify().ok
     assert fetched.raw == partition.fetch(0).raw
 

@@ -56,21 +56,21 @@ class Warmed:
             for _ in range(3):
                 if kind == "staged":
                     rows = rows_of(memoryview(BATCH))
-                    action, inline = store.session.append_action(store.topic("orders").id, 0, BATCH, rows)
+                    action, inline = store._session.append_action(store.topic("orders").id, 0, BATCH, rows)
                     assert inline
-                    action["key"] = store.session.upload(BATCH)
-                    store.session.commit([action])
+                    action["key"] = store._session.upload(BATCH)
+                    store._session.commit([action])
                 else:
                     partition.append_batches(BATCH)
             if kind == "segments":
                 place = rewrite.PartitionId("orders", store.topic("orders").id, 0)
-                [run] = rewrite.small_runs(place, partition.extents(0, 9), old_commits=100)
-                assert rewrite.consolidate(store.session, run)
+                [run] = rewrite.small_runs(place, partition._extents(0, 9), old_commits=100)
+                assert rewrite.consolidate(store._session, run)
         self.store = ObjectStore.open(f"file://{self.bucket}", maintenance_interval_s=None)
         give_cache(self.store, self.cache)
         self.partition = self.store.topic("orders").partition(0)
         self.before = self._read()
-        [*extents] = self.partition.extents(0, 9)
+        [*extents] = self.partition._extents(0, 9)
         self.object = self.bucket / extents[0].key
 
     def _read(self) -> list[bytes | None]:
@@ -98,12 +98,12 @@ def test_verification_finds_damage_of_which_the_cache_has_a_good_copy(warmed: Wa
 @pytest.mark.alternating
 @EVERY_DAMAGE
 def test_a_read_without_caches_returns_what_was_committed_or_raises(warmed: Warmed, damage: Damage) -> None:
-    assert [record.value for record in warmed.partition.uncached().scan()] == warmed.before
+    assert [record.value for record in warmed.partition._uncached().scan()] == warmed.before
     damage(warmed.object)
     with pytest.raises((CorruptBatch, StorageError)):
-        list(warmed.partition.uncached().scan())
+        list(warmed.partition._uncached().scan())
     with pytest.raises((CorruptBatch, StorageError)):
-        warmed.partition.uncached().fetch(0)
+        warmed.partition._uncached().fetch(0)
 
 
 @pytest.mark.alternating
@@ -124,10 +124,10 @@ def test_consolidation_leaves_what_is_damaged_although_the_cache_has_a_good_copy
     """It is never written from the cache: a copy on a local disk is no source for the store."""
     damage(warmed.object)
     place = rewrite.PartitionId("orders", warmed.store.topic("orders").id, 0)
-    extents = tuple(warmed.partition.extents(0, 9))
+    extents = tuple(warmed.partition._extents(0, 9))
     with pytest.raises((CorruptBatch, StorageError)):
-        rewrite.consolidate(warmed.store.session, rewrite.ExtentRun(place, extents))
-    assert tuple(warmed.partition.extents(0, 9)) == extents
+        rewrite.consolidate(warmed.store._session, rewrite.ExtentRun(place, extents))
+    assert tuple(warmed.partition._extents(0, 9)) == extents
 
 
 @pytest.mark.alternating
@@ -152,7 +152,7 @@ def test_every_flipped_bit_is_found_or_harmless(tmp_path: Path) -> None:
             damaged[bit // 8] ^= 1 << bit % 8
             file.write_bytes(damaged)
             if warmed.partition.verify().ok:
-                assert [record.value for record in warmed.partition.uncached().scan()] == warmed.before, bit
+                assert [record.value for record in warmed.partition._uncached().scan()] == warmed.before, bit
             else:
                 found += 1
         file.write_bytes(whole)

@@ -361,7 +361,7 @@ def test_what_a_replaced_topic_had_is_forgotten(objects: ObjectStore) -> None:
     objects.groups.commit("billing", {("orders", 0): 1})
     objects.groups.commit("billing", {("next", 0): 1})
     objects.replace_topic("orders", "next")
-    names = objects.session.look(lambda state: [name for name, _ in state.entries])
+    names = objects._session.look(lambda state: [name for name, _ in state.entries])
     assert not [name for name in names if old.id in name]
     assert {name.partition("/")[0] for name in names if new.id in name} == {"end", "extent", "offset"}
 

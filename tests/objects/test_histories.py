@@ -41,7 +41,7 @@ def test_the_histories_differ_in_nothing_but_their_records(both: Histories) -> N
     """Else these tests would find nothing."""
     with opened(both.first) as one, opened(both.second) as other:
         assert one.id == other.id
-        here, there = (each.topic("orders").partition(0).extents(0, 100) for each in (one, other))
+        here, there = (each.topic("orders").partition(0)._extents(0, 100) for each in (one, other))
         assert [each._replace(digest="") for each in here] == [each._replace(digest="") for each in there]
         assert all(one_.digest != other_.digest for one_, other_ in zip(here, there, strict=True))
 
@@ -63,10 +63,10 @@ def test_a_copied_bucket_never_serves_the_originals_blocks(both: Histories) -> N
 def test_a_slice_read_by_another_process_is_of_the_history_that_it_was_planned_in(both: Histories) -> None:
     """As Spark's tasks do it: the reader knows nothing but the slice."""
     with opened(both.second) as store:
-        slices = store.topic("orders").partition(0).plan(0, 20)
+        slices = store.topic("orders").partition(0)._plan(0, 20)
         topic_id = store.topic("orders").id
     with opened(both.second, both.cache, "r") as store:
-        reader = ObjectSliceReader(store.session, "orders", topic_id, 0)
+        reader = ObjectSliceReader(store._session, "orders", topic_id, 0)
         found = [
             value
             for each in slices
@@ -79,11 +79,11 @@ def test_a_slice_read_by_another_process_is_of_the_history_that_it_was_planned_i
 def test_a_slice_that_was_planned_before_a_rollback_is_refused(both: Histories) -> None:
     """The bucket has intact batches in the same places: they are not the ones that were planned."""
     with opened(both.first) as store:
-        [piece] = store.topic("orders").partition(0).plan(0, 20)
+        [piece] = store.topic("orders").partition(0)._plan(0, 20)
         topic_id = store.topic("orders").id
     copied(both.second, both.first)
     with opened(both.first, mode="r") as store:
-        reader = ObjectSliceReader(store.session, "orders", topic_id, 0)
+        reader = ObjectSliceReader(store._session, "orders", topic_id, 0)
         with pytest.raises(CorruptBatch, match="rolled back"):
             list(reader.read(piece, columns=("value",), batch_rows=100))
 
@@ -97,33 +97,34 @@ def test_a_rolled_back_bucket_never_serves_blocks_of_the_records_that_are_gone(b
 def test_a_commit_in_memory_of_another_history_is_not_read(both: Histories) -> None:
     with opened(both.first) as other:
         stale = {
-            each.key: other.session.bucket.get(each.key) for each in other.topic("orders").partition(0).extents(0, 9)
+            each.key: other._session.bucket.get(each.key) for each in other.topic("orders").partition(0)._extents(0, 9)
         }
     with opened(both.second) as store:
-        extents = store.topic("orders").partition(0).extents(0, 9)
+        extents = store.topic("orders").partition(0)._extents(0, 9)
         for key, data in stale.items():
             assert data is not None
-            store.session.recent.add(key, data)
-        assert [store.session.extents.in_memory(each) for each in extents] == [None] * len(extents)
+            store._session.recent.add(key, data)
+        assert [store._session.extents.in_memory(each) for each in extents] == [None] * len(extents)
         assert values(store) == both.of_second
-        assert not any(store.session.recent.get(key, 0, len(data or b"")) == data for key, data in stale.items())
+        assert not any(store._session.recent.get(key, 0, len(data or b"")) == data for key, data in stale.items())
 
 
 def test_a_commit_that_is_folded_replaces_one_of_another_history_in_memory(both: Histories) -> None:
     with opened(both.second) as store:
-        [extent, *_] = store.topic("orders").partition(0).extents(0, 9)
-        kept = store.session.bucket.get(extent.key)
+        [extent, *_] = store.topic("orders").partition(0)._extents(0, 9)
+        kept = store._session.bucket.get(extent.key)
         assert kept is not None
-        store.session.recent.add(extent.key, b"of another history")
-        store.session.recent.add(extent.key, kept)
-        assert store.session.extents.in_memory(extent) is not None
+        store._session.recent.add(extent.key, b"of another history")
+        store._session.recent.add(extent.key, kept)
+        assert store._session.extents.in_memory(extent) is not None
 
 
 def test_consolidation_of_a_copy_writes_the_copys_own_records(both: Histories) -> None:
     with opened(both.second, both.cache) as store:
-        store.session.recent._kept.clear()
+        store._session.recent._kept.clear()
         assert any("merged" in str(each) for each in store.maintain())
-        assert {each.key.partition("/")[0] for each in store.topic("orders").partition(0).extents(0, 9)} == {"segments"}
+        extents = store.topic("orders").partition(0)._extents(0, 9)
+        assert {each.key.partition("/")[0] for each in extents} == {"segments"}
     with opened(both.second) as store:
         assert set(values(store)) <= set(both.of_second)
         assert both.of_second[-3:] == values(store)[-3:]
@@ -174,7 +175,7 @@ def test_the_cache_keeps_both_histories_apart(tmp_path: Path) -> None:
 def test_the_cache_is_used_for_reading(both: Histories) -> None:
     """Else these tests would find nothing."""
     with opened(both.first) as store:
-        store.session.recent._kept.clear()
+        store._session.recent._kept.clear()
         cache = give_cache(store, both.cache)
         assert values(store) == both.of_first
         assert (cache.hits, cache.misses) == (20, 0)

@@ -191,7 +191,7 @@ def test_a_clock_that_stood_still_is_outvoted_by_the_other(world: World) -> None
 
 
 def test_to_begin_again_does_not_prove_that_nothing_is_new(world: World) -> None:
-    session, other = opened(world).session, journal(world)
+    session, other = opened(world)._session, journal(world)
     session.poll(0)
     world.now_s += PARAMETERS.belief_s + 1
     other.commit([[TOPIC]])
@@ -835,7 +835,7 @@ def test_a_fold_that_is_interrupted_leaves_no_half_of_it(world: World) -> None:
 
 
 def test_who_looks_during_a_fold_that_is_interrupted_sees_no_half_of_it(world: World) -> None:
-    session, other = opened(world).session, journal(world)
+    session, other = opened(world)._session, journal(world)
     session.poll(0)
     other.commit([[TOPIC]])
     request = State._request

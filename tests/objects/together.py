@@ -338,7 +338,7 @@ class Together(Torture):
         with ObjectStore.open(url, maintenance_interval_s=None) as store, ObjectStore.open(url, "r") as other:
             if self._leftovers:
                 self._settle(store)
-                wrong += wrong_with_bucket(store.session)
+                wrong += wrong_with_bucket(store._session)
             wrong += wrong_with_digests(store, other)
         return wrong
 

@@ -201,11 +201,11 @@ class Torture:
             wrong += wrong_with_readers(store, self._folder)
             if self._leftovers:
                 self._settle(store)
-                wrong += wrong_with_bucket(store.session)
+                wrong += wrong_with_bucket(store._session)
             with ObjectStore.open(self._site.url, "r") as again:
                 wrong += wrong_with_digests(store, again)
                 wrong += wrong_with_records(again, acked)
-            return wrong, store.session.known()
+            return wrong, store._session.known()
 
     def _settle(self, store: ObjectStore) -> None:
         """Let time pass until nothing is collected any more: notes, the floor, garbage and a sweep take their time."""

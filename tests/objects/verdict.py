@@ -133,7 +133,7 @@ def wrong_with_readers(store: ObjectStore, folder: Path) -> list[str]:
 
 def wrong_with_digests(one: ObjectStore, other: ObjectStore) -> list[str]:
     """Processes that have computed different states."""
-    states = [each.session.look(lambda state: (state.number, state.digest), fresh=True) for each in (one, other)]
+    states = [each._session.look(lambda state: (state.number, state.digest), fresh=True) for each in (one, other)]
     return [] if states[0] == states[1] else [f"two processes have computed {states[0]} and {states[1]}"]
 
 
@@ -151,7 +151,7 @@ def wrong_with_proofs(store: ObjectStore, bucket: Stored) -> list[str]:
         for number in range(count):
             partition = store.topic(topic).partition(number)
             before = [record.value for record in partition.scan()]
-            for extent in partition.extents(partition.lowest_offset, partition.visible_offset)[:_DAMAGED]:
+            for extent in partition._extents(partition.lowest_offset, partition.visible_offset)[:_DAMAGED]:
                 whole = bucket.objects[extent.key]
                 at = extent.position + extent.size_bytes - 3  # in the last record
                 flipped = whole[0][:at] + bytes([whole[0][at] ^ 1]) + whole[0][at + 1 :]
@@ -165,7 +165,7 @@ def wrong_with_proofs(store: ObjectStore, bucket: Stored) -> list[str]:
 
 def _believed(store: ObjectStore, partition: ObjectPartition, before: list[bytes | None]) -> Iterator[str]:
     """What does not notice that an object of a partition is not what it was."""
-    replica = TieredLog(store.session, "", partition._topic, partition._id, partition._number, LogConfig())
+    replica = TieredLog(store._session, "", partition._topic, partition._id, partition._number, LogConfig())
     try:
         for _ in replica.chunks(partition.lowest_offset, partition.visible_offset, committed=False, cached=False):
             pass

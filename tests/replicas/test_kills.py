@@ -103,10 +103,10 @@ def run(tmp_path: Path, kills: int, seed: int) -> None:
     try:
         with ObjectStore.open(url, maintenance_interval_s=None) as watched:
             for _ in range(kills):
-                before = watched.session.look(lambda state: state.number, fresh=True)
+                before = watched._session.look(lambda state: state.number, fresh=True)
                 more = busy.random.randrange(1, 8)
                 with process(_SHIP, str(data), url):  # killed some commits later, whatever it does then
-                    eventually(lambda: watched.session.look(lambda state: state.number, fresh=True) >= before + more)  # noqa: B023 - called at once
+                    eventually(lambda: watched._session.look(lambda state: state.number, fresh=True) >= before + more)  # noqa: B023 - called at once
     finally:
         enough.set()
         writer.join()

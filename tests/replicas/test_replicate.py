@@ -272,7 +272,7 @@ def test_users_and_acls_are_shipped_only_if_it_is_asked_for(data: Path, store: S
     store._registry.change("users", lambda before: {"alice": {"hash": "x"}})
     ship(data, url)
     with replica(url) as there:
-        assert there.session.look(lambda state: state.document("users")) == (0, {})
+        assert there._session.look(lambda state: state.document("users")) == (0, {})
     ship(data, url, registry=True)
     restore(url, tmp_path / "without")
     restore(url, tmp_path / "again", registry=True)
@@ -337,7 +337,7 @@ def test_large_shipments_are_uploaded_and_restored(data: Path, store: Store, url
         orders.append_many([b"%d" % number * 2000] * 20, partition=number % 2)
     assert ship(data, url).size_bytes > 2 << 20
     with replica(url) as there:
-        assert all(key.startswith("staged/") for key in there.session.look(lambda state: state.referenced()))
+        assert all(key.startswith("staged/") for key in there._session.look(lambda state: state.referenced()))
     assert_comes_back(store, url, tmp_path / "again")
 
 
@@ -375,7 +375,7 @@ def test_producer_ids_in_the_records_are_not_handed_out_again_after_a_promotion(
     ship(data, url)
     promote(url)
     with ObjectStore.open(url, maintenance_interval_s=None) as there:
-        assert there.session.commit([{"do": "take numbers", "name": "producer", "count": 1}]) == [2_000_001]
+        assert there._session.commit([{"do": "take numbers", "name": "producer", "count": 1}]) == [2_000_001]
 
 
 def test_a_replicator_notices_that_its_replica_was_promoted(data: Path, store: Store, url: str) -> None:

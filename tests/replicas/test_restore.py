@@ -50,7 +50,7 @@ def fill(store: Store, count: int = 20) -> None:
 
 def commits(url: str) -> int:
     with ObjectStore.open(url, "r") as there:
-        return there.session.known()
+        return there._session.known()
 
 
 class Broken(Exception):
@@ -212,18 +212,18 @@ def test_what_was_collected_is_found_by_points_and_what_has_none_is_an_error(
 
         def is_collected() -> bool:
             there.maintain()
-            Collector(there.session).run()
-            return there.session.bucket.get("commits/00000000000000000001") is None
+            Collector(there._session).run()
+            return there._session.bucket.get("commits/00000000000000000001") is None
 
         eventually(is_collected)
-        points = Points(there.session)
+        points = Points(there._session)
         assert len(points.listed()) == 29
         restore(url, tmp_path / "then", until_ms=1_000_000 + 60_000 * 3 + 1)
         with sawlog.open(tmp_path / "then", "r") as then:
             assert then["orders"].partition(0).visible_offset == 6
             assert then.groups.describe("billing").rows[0].committed == 5
         for point in points.listed()[:10]:
-            there.session.bucket.delete(point.key)
+            there._session.bucket.delete(point.key)
         oldest = points.listed()[0]
         for moment in ({"until_ms": 1_000_000 + 60_000 * 3}, {"at_commit": 3}):
             with pytest.raises(InvalidConfig, match=rf"the oldest moment is 1970.* \(commit {oldest.commits}\)"):
@@ -236,8 +236,8 @@ def test_old_points_are_thinned(data: Path, store: Store, url: str, monkeypatch:
     ship(data, url)
     with ObjectStore.open(url, maintenance_interval_s=None) as there:
         for number, age in enumerate((40 * day, 40 * day - 1, 2 * day, 2 * day - 1, 2 * day - hour, 5, 4, 3)):
-            there.session.bucket.put(f"points/{number:020}-{100 * day - age:015}", b"")
-        left = Points(there.session).thin(100 * day)
+            there._session.bucket.put(f"points/{number:020}-{100 * day - age:015}", b"")
+        left = Points(there._session).thin(100 * day)
     assert [point.commits for point in left if point.time_ms <= 100 * day] == [0, 2, 4, 5, 6, 7]
 
 

@@ -73,7 +73,7 @@ class ObjectPartition(Partition):
             self._session, self._topic, self._id, self._number, self.config, calm=True, cached=self._cached
         )
 
-    def uncached(self) -> ObjectPartition:
+    def _uncached(self) -> ObjectPartition:
         """Return this partition without caches: every record is read from the bucket. For callers that delete or
         acknowledge something because the bucket has it."""
         return ObjectPartition(
@@ -156,7 +156,7 @@ class ObjectPartition(Partition):
     def size_bytes(self) -> int:
         return self._look(lambda state: sum(each.size_bytes for each in state.extents(self._id, self._number, 0)))
 
-    def plan(
+    def _plan(
         self,
         start: int,
         end: int,
@@ -239,14 +239,8 @@ class ObjectPartition(Partition):
     ) -> tuple[int, int, int, list[Extent]]:
         """Return the lowest, visible and last stable offset, and the extents of a page from `start`."""
         stable = state.stable(self._id, self._number)
-        chosen: list[Extent] = []
-        size = 0
-        for extent in state.extents(self._id, self._number, start, stable if committed else None):
-            chosen.append(extent)
-            size += extent.size_bytes
-            if size >= max_bytes:
-                break
-        return *state.ends(self._id, self._number), stable, chosen
+        extents = state.extents(self._id, self._number, start, stable if committed else None)
+        return *state.ends(self._id, self._number), stable, first_extents(extents, max_bytes)
 
     def _fetch(self, start: int, max_bytes: int, *, fresh: bool, committed: bool) -> Fetched:
         def look(state: State) -> tuple[int, int, int, list[Extent]]:
@@ -258,21 +252,19 @@ class ObjectPartition(Partition):
         if not lowest <= start <= end:
             raise OffsetOutOfRange(start, lowest, end, f"{self._topic}/{self._number}")
         buffers, after = page_of(self._reader.read_all(extents), start, stable if committed else end, max_bytes)
+        return self._fetched(buffers, start, after, stable, committed=committed)
+
+    def _fetched(self, buffers: list[memoryview], start: int, end: int, stable: int, *, committed: bool) -> Fetched:
+        """Return batches with the aborted transactions among them."""
         aborted: list[tuple[int, int, int]] = []
         if committed and buffers:
-            aborted = self._session.peek(lambda state: state.aborted(self._id, self._number, start, after))
-        return Fetched(
-            tuple(buffers),
-            after,
-            stable,
-            tuple((producer, first) for producer, first, _ in aborted),
-            start,
-            (self._topic, self._number),
-        )
+            aborted = self._session.peek(lambda state: state.aborted(self._id, self._number, start, end))
+        without_markers = tuple((producer, first) for producer, first, _ in aborted)
+        return Fetched(tuple(buffers), end, stable, without_markers, start, self._origin)
 
     def _chunks(self, start: int, end: int, isolation: Isolation) -> Iterator[tuple[memoryview, Rows]]:
         """Yield verified batches from `start` to `end`, a few MiB at a time, with read-ahead."""
-        [*slices] = self.plan(start, end, isolation=isolation) if start < end else ()
+        [*slices] = self._plan(start, end, isolation=isolation) if start < end else ()
         reader = ObjectSliceReader(self._session, self._topic, self._id, self._number, cached=self._cached)
         for piece in slices:
             try:
@@ -292,18 +284,14 @@ class ObjectPartition(Partition):
             if len(shown):
                 yield data, shown
 
-    def pages(self, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
-        """Yield verified batches for a reader, page by page."""
-        return self._pages(start, end, None, committed=committed)
-
-    def extents(self, start: int, end: int) -> list[Extent]:
+    def _extents(self, start: int, end: int) -> list[Extent]:
         """Return the extents that contain offsets from `start` to `end`."""
         return self._session.look(lambda state: list(state.extents(self._id, self._number, start, end)))
 
-    def blocks(self, start: int, end: int, since: int) -> Iterator[Blocks]:
+    def _blocks(self, start: int, end: int, since: int) -> Iterator[Blocks]:
         """Yield the offsets and largest timestamps of the extents from `start` to `end`, without those older than
         `since`. The record counts are upper bounds."""
-        extents = [each for each in self.extents(start, end) if each.max_timestamp >= since]
+        extents = [each for each in self._extents(start, end) if each.max_timestamp >= since]
         if extents:
             first, end_, newest = np.array(
                 [(each.base_offset, each.next_offset, each.max_timestamp) for each in extents], np.int64
@@ -312,13 +300,17 @@ class ObjectPartition(Partition):
 
     def newest(self) -> tuple[int, int] | None:
         """Return offset and timestamp of the first record with the largest timestamp; None if there is none."""
+        lowest, end = self._ends()
+        return self._newest_in(self._extents(lowest, end), lowest, end)
+
+    def _newest_in(self, extents: Iterable[Extent], start: int, end: int) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record with the largest timestamp, from `start` to `end`."""
         found: tuple[int, int] | None = None
-        segments = self._session.look(lambda state: list(state.extents(self._id, self._number, self.lowest_offset)))
-        for extent in sorted(segments, key=lambda each: (-each.max_timestamp, each.base_offset)):
+        for extent in sorted(extents, key=lambda each: (-each.max_timestamp, each.base_offset)):
             if extent.max_timestamp < 0 or (found is not None and extent.max_timestamp < found[1]):
                 break
-            start = max(extent.base_offset, self.lowest_offset)
-            for record in self.scan(start, extent.next_offset, isolation="uncommitted"):
+            first, last = max(extent.base_offset, start), min(extent.next_offset, end)
+            for record in self.scan(first, last, isolation="uncommitted"):
                 better = found is None or (record.timestamp, -record.offset) > (found[1], -found[0])
                 if record.timestamp >= 0 and better:
                     found = record.offset, record.timestamp
@@ -443,6 +435,18 @@ def _among(aborted: Sequence[AbortedTransaction], piece: ObjectSlice) -> tuple[A
     """Return the aborted transactions that may have batches in a slice."""
     start, end = piece.start_offset, piece.end_offset
     return tuple(each for each in aborted if each.first_offset < end and each.last_offset >= start)
+
+
+def first_extents(extents: Iterable[Extent], max_bytes: int) -> list[Extent]:
+    """Return the first extents, up to a size but at least one."""
+    chosen: list[Extent] = []
+    size = 0
+    for extent in extents:
+        chosen.append(extent)
+        size += extent.size_bytes
+        if size >= max_bytes:
+            break
+    return chosen
 
 
 def page_of(

@@ -29,7 +29,7 @@ from ..groups import (
 from ..membership import MemberOptions
 from ..queues.options import QueueOptions
 from .groups import ObjectMembership, committed_of, topics_by_id
-from .session import StoreSession, results
+from .session import StoreSession, refused_with, results
 from .state.entries import quoted
 from .state.state import State
 
@@ -179,7 +179,7 @@ class ObjectExchange(QueueTurn):
             "pages": of_pages,
         }
         outcome = self._session.submit([action]).result()
-        if "no" in outcome and outcome["no"][0] == "Changed":
+        if refused_with(outcome) == "Changed":
             raise TurnConflict
         results(outcome)
 

@@ -170,6 +170,11 @@ class StoreSession:
         finally:
             self._lock.release()
 
+    def find(self, read: Callable[[State], _T | None], *, calm: bool = False) -> _T | None:
+        """Read from the state; from a fresh one if nothing is found."""
+        found = self.look(read, calm=calm)
+        return self.look(read, fresh=True) if found is None else found
+
     def peek(self, read: Callable[[State], _T]) -> _T:
         """Read from the last folded state, without a request. Never blocks for long."""
         with self._journal.folding:
@@ -267,6 +272,11 @@ def results(outcome: Outcome) -> list[object]:
     if "ok" in outcome:
         return list(outcome["ok"])
     raise rejection(*outcome["no"])
+
+
+def refused_with(outcome: Outcome) -> str | None:
+    """Return the kind of error with which a request was rejected; None if it was applied."""
+    return outcome["no"][0] if "no" in outcome else None
 
 
 def rejection(kind: str, message: str, *numbers: int) -> SawlogError:

@@ -9,24 +9,29 @@
 <prefix>/segments/...     see rewrite.py
 <prefix>/notes/...        see collect.py; also garbage/, clock
 ```
+
+A snapshot is a commit that refers to the extents of all topics once more. Nothing is copied, and taking one takes as
+long as that commit. Records that expire or are compacted or deleted later stay in it and use space until it is deleted.
+A snapshot is consistent across topics and partitions: it has every earlier commit, and no later one.
 """
 
 from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ...clock import now_ms
 from ...display import counted
-from ...errors import InvalidConfig, StoreNotFound, TopicExists, TopicNotFound
+from ...errors import InvalidConfig, SnapshotNotFound, StoreNotFound, TopicExists, TopicNotFound
 from ...log.maintenance import MaintenanceReport
 from ...log.retention import RetentionReport
 from .. import base
 from .. import settings as topic_settings
 from ..consumer import Consumer
+from ..directory.documents import Document, check_document_name
 from ..directory.topic_entry import check_partitions
 from ..names import check_topic_name
 from ..queues.options import QueueOptions
@@ -42,10 +47,10 @@ from .maintenance.maintainer import Maintainer
 from .maintenance.rewrite import PartitionId
 from .queues import ObjectDeliveries, ObjectWorkers
 from .serving.service import ObjectService
-from .session import StoreSession
+from .session import StoreSession, refused_with, results
 from .slices import ObjectSliceReader
-from .snapshots import ObjectRegistry, SnapshotInfo, Snapshots
-from .topic import ObjectTopic
+from .state.partitions import id_in_snapshot
+from .topic import ObjectTopic, SnapshotInfo
 from .transaction import ObjectStaging, ObjectTransaction
 
 
@@ -93,7 +98,7 @@ class ObjectStore(base.Store):
         given = _options(options)
         linger_s = _linger_s(linger_ms, given.pop("linger_ms", None))
         room = _cache_bytes(cache_bytes, given.pop("cache_bytes", None))
-        place = cache_path or given.pop("cache_path", None) or default_path()
+        place = cache_path or given.pop("cache_path", None)
         if parameters is not None and not isinstance(parameters, StoreParameters):
             raise InvalidConfig(
                 f"parameters must be a sawlog.store.objects.journal.store_file.StoreParameters, not {parameters!r}"
@@ -107,7 +112,8 @@ class ObjectStore(base.Store):
         if mode == "w":
             check_conditional(bucket, founded)  # only after the object has proved to be a store
         is_remote = not bucket.url.startswith(("memory://", "file://"))
-        cache = BlockCache(place, store_id, room) if room and is_remote and place is not None else None
+        place = (place or default_path()) if room and is_remote else None
+        cache = None if place is None else BlockCache(place, store_id, room)
         session = StoreSession(bucket, mode, agreed, clocks=clocks, cache=cache, linger_s=linger_s, founded=founded)
         made = cls(session, store_id)
         if not lazily:
@@ -163,11 +169,6 @@ class ObjectStore(base.Store):
         return made
 
     @property
-    def session(self) -> StoreSession:
-        """The session, for code of this package that copies stores."""
-        return self._session
-
-    @property
     def path(self) -> str:
         return self._session.bucket.url
 
@@ -183,16 +184,17 @@ class ObjectStore(base.Store):
 
     def topics(self, *, at: str | SnapshotInfo | None = None) -> list[str]:
         if at is not None:
-            return list(Snapshots(self._session).get(str(at)).topics)
+            return sorted(self._snapshot(str(at))["topics"])
         return self._session.look(lambda state: state.topics(), fresh=True)
 
     def topic(self, name: str, *, at: str | SnapshotInfo | None = None) -> ObjectTopic:
         """Return a topic, or its read-only version in a snapshot. Raises `TopicNotFound` if it does not exist."""
         if at is not None:
-            return ObjectTopic(self._session, name, Snapshots(self._session).topic(name, str(at)), at=str(at))
-        found = self._session.look(lambda state: state.topic(name), calm=self._calm) or self._session.look(
-            lambda state: state.topic(name), fresh=True
-        )
+            entry = self._snapshot(str(at))["topics"].get(name)
+            if entry is None:
+                raise TopicNotFound(f"no topic {name!r} in snapshot {str(at)!r} of {self.path}")
+            return ObjectTopic(self._session, name, id_in_snapshot(entry["id"], str(at)), at=str(at))
+        found = self._session.find(lambda state: state.topic(name), calm=self._calm)
         if found is None:
             raise TopicNotFound(f"no topic {name!r} in {self.path}")
         return ObjectTopic(self._session, name, found["id"], self, tend=self._tend_topic, calm=self._calm)
@@ -243,14 +245,24 @@ class ObjectStore(base.Store):
 
     def snapshot(self, name: str, topics: Sequence[str] | None = None) -> SnapshotInfo:
         """Take a snapshot of all topics, or of some. Nothing is copied. Raises `SnapshotExists`."""
-        return Snapshots(self._session).take(name, topics)
+        check_topic_name(name)
+        wanted = None if topics is None else sorted(set(topics))
+        self._session.commit([{"do": "take snapshot", "name": name, "topics": wanted, "time_ms": now_ms()}])
+        return _snapshot_info(name, self._snapshot(name))
 
     def snapshots(self) -> list[SnapshotInfo]:
-        return Snapshots(self._session).list()
+        found = self._session.look(lambda state: state.snapshots(), fresh=True)
+        return [_snapshot_info(name, entry) for name, entry in sorted(found.items())]
 
     def delete_snapshot(self, name: str | SnapshotInfo) -> None:
         """Delete a snapshot. Objects that only it refers to are deleted later. Raises `SnapshotNotFound`."""
-        Snapshots(self._session).drop(str(name))
+        self._session.commit([{"do": "drop snapshot", "name": str(name)}])
+
+    def _snapshot(self, name: str) -> Mapping[str, Any]:
+        found = self._session.find(lambda state: state.snapshots().get(name))
+        if found is None:
+            raise SnapshotNotFound(f"no snapshot {name!r} in {self.path}")
+        return found
 
     # --- groups, transactions, jobs
 
@@ -305,6 +317,39 @@ class ObjectStore(base.Store):
     @property
     def _staging(self) -> ObjectStaging:
         return ObjectStaging(self._session)
+
+
+class ObjectRegistry(base.DocumentRegistry):
+    """The documents of one store. Each change is a commit that names the version it replaces. Safe for threads and
+    processes."""
+
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
+
+    def read(self, name: str) -> Document:
+        """Return the current document; version 0 without fields if it was never stored."""
+        check_document_name(name)
+        return Document(*self._session.look(lambda state: state.document(name), fresh=True))
+
+    def change(self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Document:
+        """Replace the fields of a document by the result of `edit`, durably. `edit` is called again if another process
+        changed the document meanwhile. If it raises or returns the same fields, nothing is stored."""
+        check_document_name(name)
+        self._session.check_writable()
+        while True:
+            found = self.read(name)
+            fields = dict(edit(found.fields))
+            if fields == found.fields:
+                return found
+            action = {"do": "change document", "name": name, "version": found.version, "fields": fields}
+            outcome = self._session.submit([action]).result()
+            if refused_with(outcome) != "Changed":
+                results(outcome)
+                return Document(found.version + 1, fields)
+
+
+def _snapshot_info(name: str, entry: Mapping[str, Any]) -> SnapshotInfo:
+    return SnapshotInfo(name, int(entry["time_ms"]), tuple(sorted(entry["topics"])))
 
 
 def _options(given: object) -> dict[str, Any]:

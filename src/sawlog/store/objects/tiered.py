@@ -18,7 +18,7 @@ from ...isolation import Isolation
 from ...log.epochs import Epochs
 from ...log.reader import Fetched
 from ...log.remote import RemoteRun, RemoteSegments, ReplicaStatus
-from .partition import ObjectPartition, page_of
+from .partition import ObjectPartition, first_extents, page_of
 from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader
 from .state.commit import Commit, commit_key
@@ -43,7 +43,7 @@ class TieredStore:
 
     def log(self, topic: str, topic_id: str, partition: int, config: LogConfig) -> TieredLog:
         """Return one partition of the replica."""
-        return TieredLog(self._store.session, self._source, topic, topic_id, partition, config)
+        return TieredLog(self._store._session, self._source, topic, topic_id, partition, config)
 
     def close(self) -> None:
         self._store.close()
@@ -107,11 +107,11 @@ class TieredLog:
         self, start: int, end: int, *, committed: bool, cached: bool = True
     ) -> Iterator[tuple[memoryview, Rows]]:
         """Yield verified batches with records; unless `cached`, as the bucket has them now."""
-        partition = self._partition if cached else self._partition.uncached()
+        partition = self._partition if cached else self._partition._uncached()
         stay = f"offsets {start} to {end - 1} of {self._topic}/{self._number} stay here, since they would be"
         with self._asking(self._of(start, end) if cached else stay):
             for first, last in _in_two(self._extents(start, end), start, end):
-                yield from partition.pages(first, last, committed=committed)
+                yield from partition._pages(first, last, None, committed=committed)
 
     def page(self, start: int, end: int, max_bytes: int, *, committed: bool) -> Fetched:
         """Return complete batches, starting with the one that contains `start`."""
@@ -120,19 +120,10 @@ class TieredLog:
                 buffers, after = self._page(start, end, max_bytes, fresh=False)
             except StorageError:  # consolidated and removed since: the batches are elsewhere now
                 buffers, after = self._page(start, end, max_bytes, fresh=True)
-            aborted: list[tuple[int, int, int]] = []
-            if committed and buffers:
-                aborted = self._session.peek(lambda state: state.aborted(self._id, self._number, start, after))
-            return Fetched(tuple(buffers), after, -1, tuple((producer, first) for producer, first, _ in aborted))
+            return self._partition._fetched(buffers, start, after, -1, committed=committed)
 
     def _page(self, start: int, end: int, max_bytes: int, *, fresh: bool) -> tuple[list[memoryview], int]:
-        chosen: list[Extent] = []
-        size = 0
-        for extent in self._extents(start, end, fresh=fresh):
-            chosen.append(extent)
-            size += extent.size_bytes
-            if size >= max_bytes:
-                break
+        chosen = first_extents(self._extents(start, end, fresh=fresh), max_bytes)
         return page_of(self._session.extents.read_all(chosen), start, end, max_bytes)
 
     # --- times
@@ -150,17 +141,8 @@ class TieredLog:
 
     def newest(self, start: int, end: int) -> tuple[int, int] | None:
         """Return the offset and timestamp of the first record with the largest timestamp."""
-        found: tuple[int, int] | None = None
         with self._asking(self._of(start, end)):
-            for extent in sorted(self._extents(start, end), key=lambda each: (-each.max_timestamp, each.base_offset)):
-                if extent.max_timestamp < 0 or (found is not None and extent.max_timestamp < found[1]):
-                    break
-                first, last = max(start, extent.base_offset), min(end, extent.next_offset)
-                for record in self._partition.scan(first, last, isolation="uncommitted"):
-                    better = found is None or (record.timestamp, -record.offset) > (found[1], -found[0])
-                    if record.timestamp >= 0 and better:
-                        found = record.offset, record.timestamp
-        return found
+            return self._partition._newest_in(self._extents(start, end), start, end)
 
     # --- slices
 
@@ -170,7 +152,7 @@ class TieredLog:
         """Plan slices for `read_slice`."""
         with self._asking(self._of(start, end)):
             self._extents(start, end)
-            return self._partition.plan(
+            return self._partition._plan(
                 start, end, target_bytes=target_bytes, max_records=max_records, isolation=isolation
             )
 

@@ -1,4 +1,4 @@
-"""`ObjectTopic`: a `Topic` on object storage.
+"""`ObjectTopic`: a `Topic` on object storage, or its version in a snapshot.
 
 A call that writes to several partitions is one commit: everything is stored, or nothing.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,7 +36,6 @@ from ..writer import TopicWriter
 from .partition import ObjectPartition, recipe_for
 from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader
-from .snapshots import SnapshotInfo
 from .state.entries import MARK
 from .state.partitions import id_in_snapshot
 from .state.state import State
@@ -46,6 +45,19 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """A read-only version of topics, as of one commit."""
+
+    name: str
+    #: When the snapshot was taken, by the clock of the process that took it.
+    time_ms: int
+    topics: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class ObjectTopic(base.Topic):
@@ -179,7 +191,7 @@ class ObjectTopic(base.Topic):
         max_records: int | None = None,
         isolation: Isolation = "committed",
     ) -> list[ObjectSlice]:
-        return self.partition(number).plan(
+        return self.partition(number)._plan(
             start, end, target_bytes=target_bytes, max_records=max_records, isolation=isolation
         )
 
@@ -190,7 +202,7 @@ class ObjectTopic(base.Topic):
         self, number: int, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
     ) -> Iterator[Blocks] | None:
         """Summarise extents, whose exact record counts are not known: records may have been compacted away."""
-        return None if exact else self.partition(number).blocks(start, end, since)
+        return None if exact else self.partition(number)._blocks(start, end, since)
 
     def partition(self, number: int) -> ObjectPartition:
         layout = self._layout_of(self._entry())

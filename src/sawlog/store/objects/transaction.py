@@ -25,7 +25,7 @@ from ..base import JobStaging, TaskStaging, Transaction
 from ..directory.transactions.pending import KEPT_MS
 from ..directory.transactions.staging import Intent, Part, Piece, PlacedOffsets, check_name, check_replay, merged
 from .extent_reader import BatchDescription, append_action, described
-from .session import StoreSession, results
+from .session import StoreSession, refused_with, results
 from .state.extents import INLINE, STAGED, begun_at, job_of
 from .state.state import State
 from .topic import ObjectTopic
@@ -209,7 +209,7 @@ class ObjectStaging(JobStaging):
         if not actions:
             return {}
         outcome = self._session.submit(actions, inline).result()
-        if "no" in outcome and outcome["no"][0] == "Done":
+        if refused_with(outcome) == "Done":
             check_repeated(self._session, name, sequence, wanted)
             return {}
         found = results(outcome)[0 if name is None else 1 :]
@@ -365,7 +365,7 @@ class ObjectTransaction(Transaction):
         return self._placed
 
     def _offsets(self, outcome: Any) -> PlacedOffsets:
-        if "no" in outcome and outcome["no"][0] == "Done":
+        if refused_with(outcome) == "Done":
             self.replayed = True
             if self._parts:
                 check_repeated(self._session, self._name, self._sequence, self._given())

@@ -243,7 +243,7 @@ def promote(url: str, *, options: Mapping[str, str] | None = None) -> None:
     """Turn a replica on object storage into a store of its own, for instance because its source is lost. It becomes
     writable, retention and compaction run, and `sawlog replicate` refuses it."""
     with ObjectStore.open(url, options=options, maintenance_interval_s=None) as store:
-        session = store.session
+        session = store._session
         version, found = session.look(lambda state: state.document(COPY_OF), fresh=True)
         if not session.look(is_copy):
             raise InvalidConfig(f"{url} is no replica: there is nothing to promote")

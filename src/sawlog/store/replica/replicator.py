@@ -129,7 +129,7 @@ class Replicator(Closing):
         except BaseException:
             self._source.close()
             raise
-        self._session: StoreSession = self._store.session
+        self._session: StoreSession = self._store._session
         self._points = Points(self._session)
         self.progress = Progress()
         #: The known partitions of the replica; empty if they have to be read.
@@ -384,7 +384,7 @@ class Replicator(Closing):
         last = place.end - 1
         if place.start == place.end or last < log.lowest_offset:
             return
-        replica = ObjectTopic(self._session, share[0], place.topic_id).partition(share[1]).uncached()
+        replica = ObjectTopic(self._session, share[0], place.topic_id).partition(share[1])._uncached()
         theirs = replica.fetch(last, 1, isolation="uncommitted").raw
         if not same_at(log.fetch(last, 1, isolation="uncommitted").raw, theirs, last):
             raise ImportMismatch(

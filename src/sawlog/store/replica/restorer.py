@@ -77,7 +77,7 @@ class Restorer(Closing):
         self._mutex = threading.Lock()
         with ExitStack() as undo:
             self._source = undo.enter_context(ObjectStore.open(url, "r", options=options))
-            self._session = self._source.session
+            self._session = self._source._session
             self._view = self._moment()
             self._directory = FileDirectory(path, create=True)
             undo.callback(self._directory.close)
@@ -236,7 +236,7 @@ class Restorer(Closing):
         last = log.next_offset - 1
         if (name, number) in self._compared or last < max(log.lowest_offset, start):
             return
-        source = ObjectTopic(self._session, name, topic_id).partition(number).uncached()
+        source = ObjectTopic(self._session, name, topic_id).partition(number)._uncached()
         theirs = source.fetch(last, 1, isolation="uncommitted").raw
         if not same_at(log.fetch(last, 1, isolation="uncommitted").raw, theirs, last):
             raise ImportMismatch(

@@ -204,7 +204,7 @@ class Collector:
         kept, empty, dead = [behind], [], []
         for entry in self._bucket.list(COMMITS, commit_key(start - 1) if start else ""):
             self._check()
-            number = _number(entry)
+            number = int(entry.key.removeprefix(COMMITS))
             if number >= behind:
                 break
             is_large = entry.size_bytes > (TOMBSTONE_BYTES if number < view.aged.behind else SMALL_BYTES)
@@ -253,12 +253,12 @@ class Collector:
 
     def _collect_uploads(self, report: CollectionReport, view: _View) -> None:
         uploads = [entry for prefix in (STAGED, SEGMENTS) for entry in self._bucket.list(prefix)]
-        begun = {entry.key: number for entry in uploads if (number := _begun(entry.key)) is not None}
-        if not self._raise_floor(view, view.aged.commits, begun, {entry.key: entry for entry in uploads}):
+        numbers = {entry.key: number for entry in uploads if (number := begun(entry.key)) is not None}
+        if not self._raise_floor(view, view.aged.commits, numbers, {entry.key: entry for entry in uploads}):
             return
         # After the commit that raised the floor: only now can nothing refer to them any more.
         floor, referenced = self._session.look(lambda state: (state.floor, state.referenced()), fresh=True)
-        gone = [key for key, number in begun.items() if number < floor and key not in referenced]
+        gone = [key for key, number in numbers.items() if number < floor and key not in referenced]
         self._condemn(report, [key for key in gone if key not in view.condemned])
 
     def _raise_floor(self, view: _View, floor: int, begun: Mapping[str, int], uploads: Mapping[str, Entry]) -> bool:
@@ -281,11 +281,8 @@ class Collector:
     def _condemned(self) -> set[str]:
         found: set[str] = set()
         for entry in self._bucket.list(GARBAGE):
-            found.update(self._garbage(entry.key))
+            found.update(read_garbage(self._bucket, entry.key))
         return found
-
-    def _garbage(self, key: str) -> list[str]:
-        return read_garbage(self._bucket, key)
 
     def _condemn(self, report: CollectionReport, keys: list[str]) -> None:
         for start in range(0, len(keys), _MOST_KEYS):
@@ -298,7 +295,7 @@ class Collector:
         for entry in list(self._bucket.list(GARBAGE)):
             if entry.modified.timestamp() > old_s:
                 continue
-            keys = self._garbage(entry.key)
+            keys = read_garbage(self._bucket, entry.key)
             needed = sorted(set(keys).intersection(referenced))
             if needed:
                 raise CorruptData(f"{entry.key} says that {needed[0]} is not needed, but it is; nothing was removed")
@@ -343,10 +340,6 @@ def _referenced(state: State) -> tuple[int, set[str]]:
     return state.number, state.referenced()
 
 
-def _number(entry: Entry) -> int:
-    return int(entry.key.removeprefix(COMMITS))
-
-
 def note_of(key: str) -> Note:
     """Parse the key of a note."""
     commits, behind, low = key.removeprefix(NOTES).split("-")
@@ -362,7 +355,7 @@ def read_garbage(bucket: Bucket, key: str) -> list[str]:
     return [str(each) for each in text]
 
 
-def _begun(key: str) -> int | None:
+def begun(key: str) -> int | None:
     """Return when an upload was begun; None if the key is not that of an upload."""
     try:
         return begun_at(key)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from ....clock import Stopwatch, now_ms
@@ -33,6 +33,8 @@ from ..transaction import ObjectStaging
 from .collect import CollectionReport, Collector
 from .rewrite import SEGMENT_BYTES, Compactable, PartitionId, compact, consolidate, is_due, settled, small_runs
 
+#: Settings that limit age and size; -1 is no limit.
+_LIMITS = "retention.ms", "retention.bytes"
 #: Number of collections per `readers_s`.
 _COLLECTIONS = 24
 #: Minimum interval between checks that the store still exists.
@@ -69,13 +71,16 @@ class Maintainer:
 
     def __init__(self, session: StoreSession) -> None:
         self._session = session
-        self._collector = Collector(session, check=self._check_stopped)
         self._turn = threading.Lock()
         self._stopped = False
         self._since_collection: Stopwatch | None = None
         self._since_check = Stopwatch()
         #: The report of the last collection.
         self.collected = CollectionReport()
+
+    @cached_property
+    def _collector(self) -> Collector:
+        return Collector(self._session, check=self._check_stopped)
 
     def stop(self) -> None:
         """Make a running call end soon."""
@@ -117,7 +122,7 @@ class Maintainer:
 
     def _checkpoint(self) -> None:
         every = self._session.parameters.checkpoint_every
-        number = self._session.look(lambda state: state.number)
+        number = self._session.known()
         if (
             number >= every
             and number - max((each.number for each in checkpoints.listed(self._session.bucket)), default=0) >= every
@@ -165,7 +170,7 @@ class Maintainer:
 
     def _consolidate(self, found: _Partition, report: MaintenanceReport) -> None:
         # Commits that are behind two checkpoints, but stay because of the batches in them.
-        old = self._session.look(lambda state: state.number) - 2 * self._session.parameters.checkpoint_every
+        old = self._session.known() - 2 * self._session.parameters.checkpoint_every
         merged = MergeReport()
         for run in small_runs(found.place, found.extents, segment_bytes=found.segment_bytes, old_commits=old):
             self._check_stopped()
@@ -234,10 +239,7 @@ def _places(state: State) -> list[PartitionId]:
 def _is_limited(state: State, place: PartitionId) -> bool:
     """Return whether a partition has an age or size limit."""
     entry = state.topic(place.topic)
-    if entry is None:
-        return False
-    limits = topic_settings.log_config(entry["settings"])
-    return limits.retention_ms is not None or limits.retention_bytes is not None
+    return entry is not None and any(entry["settings"].get(name, -1) != -1 for name in _LIMITS)
 
 
 def _partition_of(place: PartitionId) -> Callable[[State], _Partition | None]:

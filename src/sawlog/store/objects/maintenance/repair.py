@@ -41,9 +41,9 @@ from ..state.commit import (
     commit_key,
     verified_commit,
 )
-from ..state.extents import SEGMENTS, STAGED, begun_at
+from ..state.extents import SEGMENTS, STAGED
 from ..state.state import State
-from .collect import GARBAGE, NOTES, note_of, read_garbage
+from .collect import GARBAGE, NOTES, begun, note_of, read_garbage
 
 #: Number of commits requested at a time.
 _STEP = 16
@@ -105,7 +105,8 @@ def diagnose(bucket: Bucket) -> Diagnosis:
     listed = checkpoints.listed(bucket)
     notes = [entry.key for entry in bucket.list(NOTES)]
     uploads = [entry.key for prefix in _UPLOADS for entry in bucket.list(prefix)]
-    commits = {number: entry.size_bytes for entry in bucket.list(COMMITS) if (number := _number(entry.key)) is not None}
+    numbers = [(entry.key.removeprefix(COMMITS), entry.size_bytes) for entry in bucket.list(COMMITS)]
+    commits = {int(number): size for number, size in numbers if number.isdecimal()}
     if not listed and not commits and bucket.get(STORE) is None:
         raise StoreNotFound(errno.ENOENT, f"no store in {bucket.url}")
     _check_founded(bucket, found)
@@ -113,7 +114,7 @@ def diagnose(bucket: Bucket) -> Diagnosis:
     reason = _fold(bucket, found.state)
     end = found.state.number
     recorded = {
-        **{key: number for key in uploads if (number := _begun(key)) is not None},
+        **{key: number for key in uploads if (number := begun(key)) is not None},
         **{key: note_of(key).commits for key in notes},
         **{each.key: each.number for each in listed},
     }
@@ -328,15 +329,3 @@ def _places(state: State) -> Iterator[tuple[tuple[str, int], str, int]]:
         entry = state.topic(name) or {}
         for number in range(int(entry["partitions"])):
             yield (name, number), str(entry["id"]), number
-
-
-def _number(key: str) -> int | None:
-    number = key.removeprefix(COMMITS)
-    return int(number) if number.isdecimal() else None
-
-
-def _begun(key: str) -> int | None:
-    try:
-        return begun_at(key)
-    except ValueError:
-        return None

@@ -65,9 +65,7 @@ class ObjectService(StoreService):
         self._session.look(lambda state: None, fresh=True)
 
     def topic(self, name: str) -> ObjectTopic:
-        entry = self._session.look(lambda state: state.topic(name))
-        if entry is None:
-            entry = self._session.look(lambda state: state.topic(name), fresh=True)
+        entry = self._session.find(lambda state: state.topic(name))
         if entry is None:
             raise TopicNotFound(f"no topic {name!r} in {self.path}")
         found = self._topics.get(name)
@@ -187,13 +185,6 @@ class ServingPartition(ObjectPartition):
             if found is None:
                 return
             yield extent, bytearray(found)
-
-    def _fetched(self, buffers: list[memoryview], start: int, end: int, stable: int, *, committed: bool) -> Fetched:
-        aborted: tuple[tuple[int, int], ...] = ()
-        if committed and buffers:
-            found = self._session.peek(lambda state: state.aborted(self._id, self._number, start, end))
-            aborted = tuple((producer, first) for producer, first, _ in found)
-        return Fetched(tuple(buffers), end, stable, aborted, start)
 
     # --- appending
 
