@@ -176,8 +176,7 @@ def _fields(found: type) -> Iterator[Member]:
         default = field.default if field else getattr(found, "_field_defaults", {}).get(name, dataclasses.MISSING)
         if default is not dataclasses.MISSING:
             options["value"] = _default(default)
-        text = str(field.metadata.get("help", "")) if field else ""
-        yield Member("attribute", name, "", text or _comment(owner, name), options)
+        yield Member("attribute", name, "", _comment(owner, name), options)
 
 
 def _comment(owner: type, name: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import sawlog as package
-from sawlog.pipelines import __main__ as script
+from sawlog.cli import submit
 from sawlog.store.directory.store import DirectoryStore
 
 from ..cli.conftest import Cli
@@ -71,7 +71,7 @@ def test_an_example_of_the_help_runs_as_printed(name: str, line: str, place: Pat
 @pytest.mark.parametrize("line", [line for _, line in examples() if not line.startswith("sawlog ")])
 def test_an_example_with_spark_submit_runs(line: str, place: Path) -> None:
     """With the path that `sawlog pipeline script` prints."""
-    line = line.replace("$(sawlog pipeline script)", shlex.quote(script.__file__))
+    line = line.replace("$(sawlog pipeline script)", shlex.quote(submit.__file__))
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")},
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -80,7 +80,7 @@ def test_an_example_with_spark_submit_runs(line: str, place: Path) -> None:
     }
     done = subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "--source" in done.stdout
+    assert "SOURCE" in done.stdout
 
 
 def ended(spark: Any) -> None:

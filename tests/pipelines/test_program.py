@@ -1,4 +1,4 @@
-"""The jobs from the command line: `sawlog pipeline …`, `python -m …`, spark-submit; and killed in the middle."""
+"""The jobs from the command line: `sawlog pipeline …` and spark-submit; and killed in the middle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 import sawlog as package
 from sawlog import Record
-from sawlog.pipelines import __main__ as script
+from sawlog.cli import submit
 from sawlog.pipelines import export, ingest, running
 from sawlog.pipelines.export import ExportParams
 from sawlog.pipelines.ingest import IngestParams
@@ -91,20 +91,6 @@ def test_a_dry_run_of_compact_says_that_it_changed_nothing(cli: Cli, filled: Fil
     assert len(contents()) == 30
 
 
-@pytest.mark.slow  # three jobs; the quick tier asks through the program
-def test_a_script_that_compacts_needs_yes_as_well(
-    spark: Any, filled: Fill, contents: Contents, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["compact", "--data", str(filled(10)), "--topic", "orders"]
-    assert script.main(arguments) == 1
-    assert "cleanup.policy=delete" in capsys.readouterr().err
-    assert len(contents()) == 10
-    assert script.main([*arguments, "--dry-run"]) == 0
-    assert json.loads(capsys.readouterr().out)["dropped"] == 5
-    assert script.main([*arguments, "--yes"]) == 0
-    assert len(contents()) == 5
-
-
 @pytest.fixture
 def unstarted(data: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """The program, where Spark must not be started."""
@@ -175,22 +161,8 @@ def test_an_error_in_a_file_is_one_line_without_javas_traces(data: Path, tmp_pat
     assert not [line for line in lines if "\tat " in line or "Exception" in line or "Traceback" in line]
 
 
-@pytest.mark.slow  # 5 s; the program passes the same parameters
-def test_arguments_of_a_script_are_the_parameters(
-    spark: Any, filled: Fill, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data, out = filled(5), tmp_path / "out"
-    arguments = ["--data", str(data), "--topic", "orders", "--target", str(out), "--by", "topic,date", "--no-compact"]
-    assert script.main(["export", *arguments]) == 0
-    assert json.loads(capsys.readouterr().out)["records"] == 5
-    assert next(out.glob("topic=orders/date=*"))
-    assert script.main(["export", *arguments, "--json"]) == 1
-    assert "has json=False, not True" in capsys.readouterr().err
-    assert script.main(["nonsense"]) == 2
-
-
 def test_the_script_is_where_the_program_says(unstarted: Cli) -> None:
-    assert Path(unstarted("pipeline", "script").ok().out.strip()) == Path(script.__file__)
+    assert Path(unstarted("pipeline", "script").ok().out.strip()) == Path(submit.__file__)
 
 
 # --- real processes
@@ -227,8 +199,8 @@ def test_an_export_that_was_killed_has_every_record_once(spark: Any, filled: Fil
     filled(2000)
     out = tmp_path / "out"
     params = ExportParams(str(data), "orders", str(out), max_records=50)
-    arguments = ["--data", data, "--topic", "orders", "--target", out, "--max-records", 50]
-    process = started(sys.executable, "-m", "sawlog.pipelines", "export", *arguments)
+    arguments = ["orders", out, "-d", data, "--max-records", 50]
+    process = started(sys.executable, "-m", "sawlog.cli", "pipeline", "export", *arguments)
     commits = out / "_sawlog" / "checkpoint" / "commits"
     kill_when(process, lambda: (commits / "2").exists())
     report = export.run(spark, params)
@@ -247,8 +219,8 @@ def test_an_ingest_that_was_killed_has_every_line_once(
     source.mkdir()
     for number in range(40):
         (source / f"{number:03d}.txt").write_text("".join(f"{number}-{line}\n" for line in range(50)))
-    arguments = ["--data", data, "--topic", "orders", "--source", source, "--files", 1]
-    process = started(sys.executable, "-m", "sawlog.pipelines", "ingest", *arguments)
+    arguments = ["orders", source, "-d", data, "--files", 1]
+    process = started(sys.executable, "-m", "sawlog.cli", "pipeline", "ingest", *arguments)
     partition = data / "topics" / "orders" / "partition-0"
     kill_when(process, lambda: sum(file.stat().st_size for file in partition.glob("*.log")) > 1000)  # some of 40 files
     ingest.run(spark, IngestParams(str(data), "orders", str(source), files=1))
@@ -260,8 +232,9 @@ def test_an_ingest_that_was_killed_has_every_line_once(
 def test_spark_submit_runs_a_job(filled: Fill, data: Path) -> None:
     filled(100)
     submit = Path(sys.executable).parent / "spark-submit"
-    arguments = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", script.__file__, "verify", "--data", data]
+    options = ["--master", "local[2]", "--conf", "spark.ui.enabled=false"]
+    arguments = [*options, submit.__file__, "verify", "-d", data, "--output", "json"]
     process = started(submit, *arguments)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err.decode()
-    assert json.loads(out.splitlines()[-1])["records"] == 100
+    assert sum(each["records"] for each in json.loads(out)) == 100

@@ -11,10 +11,8 @@ import pytest
 
 from sawlog import Record
 from sawlog.errors import DirectoryLocked, InvalidConfig, StoreNotFound, TopicNotFound
-from sawlog.pipelines import compact, repartition
-from sawlog.pipelines.compact import CompactParams
-from sawlog.pipelines.repartition import RepartitionParams
-from sawlog.pipelines.rewrite import RewriteReport
+from sawlog.pipelines import rewrite
+from sawlog.pipelines.rewrite import RewriteParams, RewriteReport
 from sawlog.store.directory.store import DirectoryStore
 
 from .conftest import NoSpark, moment
@@ -26,15 +24,15 @@ Contents = Callable[..., list[Record]]
 @pytest.fixture
 def spread(spark: Any, data: Path) -> Callable[..., RewriteReport]:
     """Repartition the topic `orders`."""
-    return lambda partitions, progress=None: repartition.run(
-        spark, RepartitionParams(str(data), "orders", partitions), progress
+    return lambda partitions, progress=None: rewrite.run(
+        spark, RewriteParams(str(data), "orders", partitions), progress
     )
 
 
 @pytest.fixture
 def refused(data: Path) -> Callable[..., RewriteReport]:
     """Repartition it where the job must not get as far as Spark."""
-    return lambda partitions: repartition.run(NoSpark(), RepartitionParams(str(data), "orders", partitions), None)  # type: ignore[arg-type]
+    return lambda partitions: rewrite.run(NoSpark(), RewriteParams(str(data), "orders", partitions), None)  # type: ignore[arg-type]
 
 
 Spread = Callable[..., RewriteReport]
@@ -163,7 +161,7 @@ def test_compacting_keeps_the_last_record_of_each_key(spark: Any, filled: Fill, 
         orders.append_many([b"no key"] * 3)
         orders.append(None, b"k0", (), moment(200))  # a tombstone, long ago
         orders.append(None, b"k1")  # one of today
-    report = compact.run(spark, CompactParams(str(data), "orders"))
+    report = rewrite.run(spark, RewriteParams(str(data), "orders", last_only=True))
     found = by_key(contents())
     assert (report.records_before, report.records, report.partitions) == (102, 7, 3)
     assert len(found.pop(None)) == 3
@@ -171,7 +169,7 @@ def test_compacting_keeps_the_last_record_of_each_key(spark: Any, filled: Fill, 
         b"k1": [None],
         **{b"k%d" % (n % 5): [b'{"n": %d, "who": "k%d"}' % (n, n % 5)] for n in (92, 93, 94)},
     }
-    again = compact.run(spark, CompactParams(str(data), "orders"))
+    again = rewrite.run(spark, RewriteParams(str(data), "orders", last_only=True))
     assert (again.records_before, again.records) == (7, 7)
     assert by_key(contents()) == {**found, None: [(b"no key", when, ()) for when in times(contents())]}
 

@@ -29,7 +29,7 @@ from .units import duration_ms, format_count, format_size, format_time, size_byt
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..pipelines.rewrite import RewriteReport
+    from ..pipelines.rewrite import RewriteParams
     from ..pipelines.stats import StatsReport
 
 
@@ -92,8 +92,15 @@ class _LakeFormat(StrEnum):
     PARQUET = "parquet"
 
 
-_COUNTS = [Column("records", shown=format_count), Column("records_before", "records before", format_count)]
-_SIZES = [Column("size_bytes", "size", format_size), Column("size_bytes_before", "size before", format_size)]
+#: How a report shows its counts and sizes.
+_REPORT_COLUMNS = [
+    Column("records", shown=format_count),
+    Column("records_before", shown=format_count),
+    Column("size_bytes", "size", format_size),
+    Column("size_bytes_before", "size before", format_size),
+    Column("followed", "added meanwhile", format_count),
+    Column("dropped", shown=format_count),
+]
 _SEGMENT_COLUMNS = [
     Column("topic"),
     Column("partition"),
@@ -105,8 +112,8 @@ _SEGMENT_COLUMNS = [
 ]
 
 
-def _show(report: Any, output: OutputFormat, columns: list[Column] | None = None) -> None:
-    Printer(output).item(report, columns or _COUNTS)
+def _show(report: Any, output: OutputFormat) -> None:
+    Printer(output).item(report, _REPORT_COLUMNS)
     if getattr(report, "stopped", False):
         raise typer.Exit(INTERRUPTED)
 
@@ -405,20 +412,12 @@ def compact(
       sawlog pipeline compact orders -d data --dry-run
       sawlog pipeline compact orders -d data --yes
     """
-    from ..pipelines import compact as job
-    from ..pipelines.rewrite import RewriteReport
+    from ..pipelines.rewrite import RewriteParams
 
-    params = job.CompactParams(str(data), topic, dry_run, yes=True)
-    job.check_params(params)
     if not dry_run:
         _confirm_compaction(data, topic, yes)
-    with _rewriting(data, topic) as (spark, advance):
-        report = job.run(spark, params, advance)
-    if isinstance(report, RewriteReport):
-        _show_rewrite(report, output)
-        return
-    _show(report, output, [*_COUNTS, Column("dropped", shown=format_count)])
-    if output is OutputFormat.TABLE:
+    _rewrite(RewriteParams(str(data), topic, last_only=True, dry_run=dry_run), output)
+    if dry_run and output is OutputFormat.TABLE:
         note("dry run: nothing was changed")
 
 
@@ -453,25 +452,20 @@ def repartition(
     Examples:
       sawlog pipeline repartition orders -d data --partitions 16
     """
-    from ..pipelines import repartition as job
+    from ..pipelines.rewrite import RewriteParams
 
-    params = job.RepartitionParams(str(data), topic, partitions)
+    _rewrite(RewriteParams(str(data), topic, partitions), output)
+
+
+def _rewrite(params: RewriteParams, output: OutputFormat) -> None:
+    from ..pipelines import rewrite as job
+
     job.check_params(params)
-    with _rewriting(data, topic) as (spark, advance):
+    with open_directory(params.data) as store:
+        total = store.topic(params.topic).describe().records
+    with running_job("rewriting", total, "records") as (spark, advance):
         report = job.run(spark, params, advance)
-    _show_rewrite(report, output)
-
-
-@contextmanager
-def _rewriting(data: Path, topic: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
-    with open_directory(data) as store:
-        total = store.topic(topic).describe().records
-    with running_job("rewriting", total, "records") as job:
-        yield job
-
-
-def _show_rewrite(report: RewriteReport, output: OutputFormat) -> None:
-    _show(report, output, [*_COUNTS, *_SIZES, Column("followed", "added meanwhile", format_count)])
+    _show(report, output)
 
 
 @pipelines.command(cls=Command)
@@ -508,21 +502,19 @@ def init(
 
 @pipelines.command(cls=Command)
 def script(output: Output = OutputFormat.TABLE) -> None:
-    """Print the path of the script for spark-submit; it takes the name of a job and its options.
+    """Print the path of the script for spark-submit; its arguments are those of `sawlog pipeline`.
 
     \b
     Examples:
       sawlog pipeline script
       spark-submit --master local[4] $(sawlog pipeline script) ingest --help
     """
-    from ..pipelines import __main__ as found
-
-    printer = Printer(output)
+    path, printer = str(Path(__file__).with_name("submit.py")), Printer(output)
     if printer.for_people:
-        printer.line(str(Path(found.__file__)))
+        printer.line(path)
         printer.flush()
     else:
-        printer.item({"script": str(Path(found.__file__))})
+        printer.item({"script": path})
 
 
 _STATS_COLUMNS = [

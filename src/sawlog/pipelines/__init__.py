@@ -4,16 +4,14 @@
     export        a topic to partitioned Parquet or a Delta table; once or continuously
     table         a topic as a Delta, Iceberg or Parquet table with typed columns; once or continuously
     verify        every batch of every segment of a store, in parallel
-    compact       rewrite a topic so that each key has only its last record
-    repartition   rewrite a topic with a different number of partitions
+    rewrite       a topic with only the last record of each key, or with a different number of partitions
     stats         records, bytes, keys and rates over time
     scaffold      a project for Spark's own declarative pipelines around a topic
 
-Each is a module with a frozen dataclass of parameters, `run(spark, params, progress=None)` that returns a report, and
-`main(arguments)`. Call it from Python, as `sawlog pipeline …`, as `python -m sawlog.pipelines ingest …`, or on a
-cluster whose machines all see the store under the same path:
+Each is a module with a frozen dataclass of parameters and `run(spark, params, progress=None)`, which returns a report.
+Call it from Python, as `sawlog pipeline …`, or on a cluster whose machines all see the store under the same path:
 
-    spark-submit $(sawlog pipeline script) ingest --data data --topic orders --source incoming
+    spark-submit $(sawlog pipeline script) ingest orders incoming -d data
 
 Streaming jobs are exactly once: they keep a checkpoint. To resume after a crash, run the job again.
 """

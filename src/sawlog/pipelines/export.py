@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +28,7 @@ from ..store.directory.store import DirectoryStore
 from ..tables.formats import check_package
 from . import running
 from .ingest import parsed_schema
-from .running import CHECKPOINT, Advance, option, run_main
+from .running import CHECKPOINT, Advance
 from .targets import DeltaTarget, ParquetTarget, with_times
 
 if TYPE_CHECKING:
@@ -48,20 +47,28 @@ _BY = ("topic", "partition", "date", "hour")
 class ExportParams:
     """Parameters of `export`."""
 
-    data: str = option("the store's directory")
-    topic: str = option("the topic")
-    target: str = option("the directory to write to")
-    format: Literal["parquet", "delta"] = option("parquet or delta", "parquet")
-    by: tuple[str, ...] = option("the columns that become directories: topic, partition, date, hour", ("date",))
-    json: bool = option("parse values as JSON", False)
-    schema: str | None = option(
-        "with json: the schema, such as 'id int, name string'; inferred once if not given", None
-    )
-    headers: bool = option("also write the headers", False)
-    every_s: float | None = option("repeat at this interval in seconds until stopped; run once if not given", None)
-    max_records: int = option("maximum number of records per micro-batch", 500_000)
-    compact: bool = option("merge small files", True)
-    file_bytes: int = option("merge small files up to this size in bytes", 128 << 20)
+    #: Directory of the store.
+    data: str
+    topic: str
+    #: Directory to write to.
+    target: str
+    format: Literal["parquet", "delta"] = "parquet"
+    #: Columns that become directories: topic, partition, date, hour.
+    by: tuple[str, ...] = ("date",)
+    #: Parse values as JSON.
+    json: bool = False
+    #: With `json`: the schema, such as 'id int, name string'; inferred once if None.
+    schema: str | None = None
+    #: Write the headers, too.
+    headers: bool = False
+    #: Repeat at this interval in seconds until stopped; run once if None.
+    every_s: float | None = None
+    #: Maximum number of records per micro-batch.
+    max_records: int = 500_000
+    #: Merge small files.
+    compact: bool = True
+    #: Merge small files up to this size in bytes.
+    file_bytes: int = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +218,3 @@ def _rows(spark: SparkSession, params: ExportParams, root: str, schema: str | No
     if schema is not None:
         rows = parsing.as_struct(rows, StructType.fromJson(json.loads(schema)))
     return with_times(rows, params.by)
-
-
-main = partial(run_main, ExportParams, run, "A topic to Parquet or Delta, each record once.", check=check_params)

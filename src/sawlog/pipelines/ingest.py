@@ -22,7 +22,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -33,7 +32,7 @@ from ..store.directory.store import DirectoryStore
 from ..store.names import check_topic_name, quoted
 from . import running
 from .files import LINES, Shape, WantedColumns, inferred, listed, records
-from .running import CHECKPOINT, Advance, option, run_main
+from .running import CHECKPOINT, Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,25 +61,32 @@ _BINARY = "path string, modificationTime timestamp, length long, content binary"
 class IngestParams:
     """Parameters of `ingest`."""
 
-    data: str = option("the store's directory")
-    topic: str = option("the topic; created if it is missing")
-    source: str = option("a directory of files, a pattern (in/*.csv) or one file")
-    format: Literal["auto", "text", "json", "csv", "parquet"] = option(
-        "text, json (lines), csv or parquet; auto decides by suffix", "auto"
-    )
-    key: str | None = option("the column with the key (JSON: the field, also a.b)", None)
-    timestamp: str | None = option("the column with the timestamp: a time, or milliseconds since 1970", None)
-    value: str | None = option("csv, parquet: the column to store; the row as JSON if not given", None)
-    schema: str | None = option(
-        "csv, parquet: the schema, such as 'id int, name string'; inferred once if not given", None
-    )
-    header: bool = option("csv: the first line is a header", True)
-    partitions: int = option("the number of partitions, if the topic is created", 1)
-    compression: str | None = option("none, gzip, snappy, lz4 or zstd; the topic's setting if not given", None)
-    every_s: float | None = option(
-        "look for new files at this interval in seconds until stopped; run once if not given", None
-    )
-    files: int = option("maximum number of files per transaction", 1000)
+    #: Directory of the store.
+    data: str
+    #: The topic; created if it is missing.
+    topic: str
+    #: A directory of files, a pattern (in/*.csv) or one file.
+    source: str
+    #: `text` and `json` are read line by line; `auto` decides by suffix.
+    format: Literal["auto", "text", "json", "csv", "parquet"] = "auto"
+    #: Column with the key (JSON: the field, also a.b).
+    key: str | None = None
+    #: Column with the timestamp: a time, or milliseconds since 1970.
+    timestamp: str | None = None
+    #: CSV, Parquet: the column to store; the row as JSON if None.
+    value: str | None = None
+    #: CSV, Parquet: the schema, such as 'id int, name string'; inferred once if None.
+    schema: str | None = None
+    #: CSV: the first line is a header.
+    header: bool = True
+    #: Number of partitions, if the topic is created.
+    partitions: int = 1
+    #: One of Kafka's codecs or `none`; the topic's setting if None.
+    compression: str | None = None
+    #: Look for new files at this interval in seconds until stopped; run once if None.
+    every_s: float | None = None
+    #: Maximum number of files per transaction.
+    files: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +301,3 @@ def parsed_schema(text: str) -> StructType:
     if not isinstance(found, StructType):
         raise InvalidConfig(f"{text!r} is not a schema such as 'id int, name string'")
     return found
-
-
-main = partial(run_main, IngestParams, run, "Files into a topic, each once.", check=check_params)

@@ -1,4 +1,6 @@
-"""Rewrite a whole topic: write a new one next to it, then replace it atomically.
+"""`rewrite`: a topic with only the last record of each key, or with a different number of partitions.
+
+A new topic is written next to the old one, then replaces it atomically:
 
 ```
 orders, orders--rewrite-1f0c22ab     the records are read, sorted and written to the new topic
@@ -13,6 +15,14 @@ partitions because partitions were added, these are merged by time.
 The new topic counts its offsets from 0 and has its own id, so offsets that consumer groups committed for the old one do
 not apply: the groups start like new ones. No other process may hold a partition's lock when the topic is replaced. A
 run that crashes leaves the topic unchanged; the next run removes its leftovers and starts again.
+
+**Compacting.** Maintenance with `cleanup.policy=compact` processes one log at a time, keeps offsets and skips the
+active segment. `last_only` rewrites the whole topic in parallel and numbers the records from 0. Any topic can be
+compacted; its settings do not change. A last record without a value (a tombstone) is dropped if it is older than the
+topic's `delete.retention.ms`. All records without a key are kept. Records that arrive meanwhile are copied unchanged.
+
+**Repartitioning.** With an unchanged number of partitions, every record moves to the partition of its key: after
+partitions were added to a topic, older records are still where their keys belonged before.
 """
 
 from __future__ import annotations
@@ -52,6 +62,21 @@ Ends = dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class RewriteParams:
+    """Parameters of `rewrite`."""
+
+    #: Directory of the store.
+    data: str
+    topic: str
+    #: New number of partitions; None keeps it.
+    partitions: int | None = None
+    #: Keep only the last record of each key.
+    last_only: bool = False
+    #: Report how many records `last_only` would drop, without changing anything.
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RewriteReport:
     """A topic before and after."""
 
@@ -78,49 +103,31 @@ class RewritePlan:
     dropped: int
 
 
-def check_topic(data: str, name: str) -> None:
+def check_params(params: RewriteParams) -> None:
     """Raise for errors that can be detected without Spark."""
-    if _MARK in name:
-        raise InvalidConfig(f"{name!r} is left from an unfinished rewrite; rewrite the topic itself")
-    running.check_topic(data, name)
+    if _MARK in params.topic:
+        raise InvalidConfig(f"{params.topic!r} is left from an unfinished rewrite; rewrite the topic itself")
+    if params.partitions is not None and params.partitions < 1:
+        raise InvalidConfig(f"partitions must be at least 1, not {params.partitions}")
+    running.check_topic(params.data, params.topic)  # also: a mistyped directory must not become a store
 
 
-def policy_of(data: str, name: str) -> str:
-    with DirectoryStore.open(data, "r") as store:
-        return str(store.topic(name).settings.get("cleanup.policy", "delete"))
-
-
-def plan_compaction(spark: SparkSession, data: str, name: str, progress: Advance | None = None) -> RewritePlan:
-    """Count the records that would remain if each key kept only its last one. Takes no lock and writes nothing."""
-    check_topic(data, name)
-    with DirectoryStore.open(data, "r") as store:
+def run(spark: SparkSession, params: RewriteParams, progress: Advance | None = None) -> RewriteReport | RewritePlan:
+    """Rewrite the topic. With `dry_run`, return the plan; then no lock is taken and nothing is written."""
+    check_params(params)
+    name = params.topic
+    with DirectoryStore.open(params.data, "r" if params.dry_run else "w", maintenance_interval_s=None) as store:
         old = store.topic(name)
-        looking = _Rewrite(spark, store, old, name, old.partitions, True, progress)
-        before, after = looking.count()
-    return RewritePlan(name, policy_of(data, name), before, after, before - after)
-
-
-def rewrite(
-    spark: SparkSession,
-    data: str,
-    name: str,
-    partitions: int | None,
-    *,
-    last_only: bool,
-    progress: Advance | None = None,
-) -> RewriteReport:
-    """Rewrite the topic with that many partitions, with all records or the last of each key."""
-    if partitions is not None and partitions < 1:
-        raise InvalidConfig(f"partitions must be at least 1, not {partitions}")
-    check_topic(data, name)  # also: a mistyped directory must not become a store
-    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
-        old = store.topic(name)
+        if params.dry_run:
+            before, after = _Rewrite(spark, store, old, name, params, progress).count()
+            policy = str(old.settings.get("cleanup.policy", "delete"))
+            return RewritePlan(name, policy, before, after, before - after)
         with running.exclusive_directory(Path(store.path) / "pipelines" / f"rewrite-{quoted(name)}"):
             _remove_leftovers(store, name)
             _check_unlocked(old)
             made = f"{name[:220]}{_MARK}{uuid.uuid4().hex[:8]}"
             try:
-                return _Rewrite(spark, store, old, made, partitions or old.partitions, last_only, progress).run()
+                return _Rewrite(spark, store, old, made, params, progress).run()
             except BaseException:
                 _discard(store, made)
                 raise
@@ -158,12 +165,11 @@ class _Rewrite:
         store: DirectoryStore,
         old: DirectoryTopic,
         made: str,
-        partitions: int,
-        last_only: bool,
+        params: RewriteParams,
         progress: Advance | None,
     ) -> None:
         self._spark, self._store, self._old, self._made = spark, store, old, made
-        self._partitions, self._last_only = partitions, last_only
+        self._partitions, self._last_only = params.partitions or old.partitions, params.last_only
         self._progress = progress
 
     def run(self) -> RewriteReport:

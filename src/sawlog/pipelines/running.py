@@ -1,8 +1,4 @@
-"""Shared parts of the jobs: parameters, a session, a watched streaming query, and error messages.
-
-The parameters of a job are a frozen dataclass whose fields have help texts; it is also the job's command line. `parse`
-is for `python -m` and `spark-submit`; the program `sawlog` has its own command line. A field `every_s` becomes
-`--every-s`; a tuple of names is separated by commas; a flag has a `--no-` form.
+"""Shared parts of the jobs: a session, a watched streaming query, and error messages.
 
 A streaming job has its own directory for its checkpoint and its state. It is locked while the job runs, because two
 queries would corrupt one checkpoint.
@@ -10,21 +6,15 @@ queries would corrupt one checkpoint.
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import importlib.util
-import json
 import os
 import re
-import sys
 import tempfile
-import types
-import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DirectoryLocked, SawlogError
 from ..spark import register
@@ -36,72 +26,6 @@ from ..store.directory.store import DirectoryStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-
-P = TypeVar("P")
-
-
-def option(help: str, default: Any = dataclasses.MISSING) -> Any:
-    """Declare a parameter with its help text."""
-    return dataclasses.field(default=default, metadata={"help": help})
-
-
-def parse(kind: type[P], arguments: Sequence[str], about: str) -> P:
-    """Parse the parameters from a command line."""
-    parser = argparse.ArgumentParser(prog=kind.__module__.rpartition(".")[2], description=about)
-    hints = typing.get_type_hints(kind)
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        _add(parser, field, _plain(hints[field.name]))
-    return kind(**vars(parser.parse_args(arguments)))
-
-
-def _add(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], kind: Any) -> None:
-    name, about = f"--{field.name.replace('_', '-')}", field.metadata["help"]
-    required = field.default is dataclasses.MISSING
-    if kind is bool:
-        parser.add_argument(name, action=argparse.BooleanOptionalAction, default=field.default, help=about)
-        return
-    reader: Callable[[str], Any] = _names if typing.get_origin(kind) is tuple else kind
-    default = None if required else field.default
-    parser.add_argument(name, type=reader, required=required, default=default, help=about)
-
-
-def _plain(kind: Any) -> Any:
-    """Return the type of a field without `| None`."""
-    if isinstance(kind, types.UnionType):
-        [kind] = [each for each in typing.get_args(kind) if each is not type(None)]
-    return str if typing.get_origin(kind) is typing.Literal else kind
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def run_main(
-    kind: type[P],
-    run: Callable[..., Any],
-    about: str,
-    arguments: Sequence[str],
-    *,
-    check: Callable[[P], object] | None = None,
-    needs_spark: bool = True,
-) -> int:
-    """Run a job from a command line in the active session or a new one, and print the report as JSON on stdout.
-
-    `check` raises errors in the parameters that can be detected before Spark is started.
-    """
-    params = parse(kind, arguments, about)
-    try:
-        if check is not None:
-            check(params)
-        if needs_spark:
-            check_packages()
-        report = run(session(), params) if needs_spark else run(params)
-    except SawlogError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    sys.stdout.write(json.dumps(dataclasses.asdict(report), default=str) + "\n")
-    return 0 if getattr(report, "ok", True) else 4
 
 
 #: Called with the progress since the last call.

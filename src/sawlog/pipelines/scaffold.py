@@ -18,13 +18,11 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from ..addresses import check_local
 from ..errors import InvalidConfig
 from ..store.directory.store import DirectoryStore
-from .running import option, run_main
 
 _YAML = """\
 name: {name}
@@ -110,11 +108,16 @@ start again.
 class ScaffoldParams:
     """Parameters of `scaffold`."""
 
-    target: str = option("the project's directory; new or empty")
-    data: str = option("the store's directory")
-    topic: str = option("the topic to read")
-    to: str | None = option("also write the results to this topic", None)
-    partitions: int = option("the number of partitions, if that topic is created", 1)
+    #: The project's directory; new or empty.
+    target: str
+    #: Directory of the store.
+    data: str
+    #: The topic to read.
+    topic: str
+    #: Also write the results to this topic.
+    to: str | None = None
+    #: Number of partitions, if that topic is created.
+    partitions: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,3 @@ def identifier(name: str) -> str:
     """Return a name that SQL and Python accept without quotes."""
     made = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower() or "topic"
     return f"t_{made}" if made[0].isdigit() else made
-
-
-main = partial(run_main, ScaffoldParams, run, "A project for spark-pipelines around a topic.", needs_spark=False)

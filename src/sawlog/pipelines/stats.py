@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from ..addresses import check_local
 from ..errors import InvalidConfig
 from ..store.directory.store import DirectoryStore
 from . import running
-from .running import Advance, option, run_main
+from .running import Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,10 +38,14 @@ _STEPS_MS = (
 class StatsParams:
     """Parameters of `stats`."""
 
-    data: str = option("the store's directory")
-    topic: str | None = option("only this topic", None)
-    every_s: float | None = option("the step of the rates in seconds; chosen by the time span if not given", None)
-    parquet: str | None = option("a directory for partitions.parquet and rates.parquet", None)
+    #: Directory of the store.
+    data: str
+    #: Only this topic.
+    topic: str | None = None
+    #: Step of the rates in seconds; chosen by the time span if None.
+    every_s: float | None = None
+    #: Directory for partitions.parquet and rates.parquet.
+    parquet: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,3 @@ def write_parquet(report: StatsReport, target: Path) -> None:
     for name, rows, columns in (("partitions", report.partitions, partitions), ("rates", report.rates, rates)):
         table = pa.Table.from_pylist([asdict(row) for row in rows], schema=pa.schema(columns))
         pq.write_table(table, target / f"{name}.parquet", compression="zstd")
-
-
-main = partial(run_main, StatsParams, run, "Records, bytes, keys and rates of a store.", check=check_params)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -45,7 +44,7 @@ from ..tables.columns import RECORD, check_names, evolved, table_schema, value_f
 from ..tables.formats import FORMATS, DataFile, Mark, TableIdentity, TableSnapshot, check_package
 from . import running, targets
 from .rounds import STATE_DIRECTORY, Frontier, RoundFiles, RoundResult, Rounds
-from .running import Advance, option, run_main
+from .running import Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,24 +65,32 @@ _logger = logging.getLogger("sawlog.pipelines")
 class TableParams:
     """Parameters of `table`."""
 
-    data: str = option("the store's directory")
-    topic: str = option("the topic")
-    to: str = option("the directory for tables; this one is created in it with the name of the topic")
-    format: Literal["delta", "iceberg", "parquet"] = option("delta, iceberg or parquet", "delta")
-    schema: str | None = option(
-        "the fields of JSON values: 'inferred', DDL, or a file with DDL, JSON schema or Avro (@orders.avsc)", None
-    )
-    by: tuple[str, ...] = option("divide the table by time: date, or date,hour", ())
-    drop_value: bool = option("with schema: without the column value", False)
-    freshness_s: float | None = option("continue until stopped; no record should be missing for longer than this", None)
-    max_records: int = option("maximum number of records per commit", 5_000_000)
-    file_bytes: int = option("the size of files in bytes: larger ones are split, smaller ones are merged", 128 << 20)
-    merge_from: int = option("merge small files when there are this many of a partition; 0: never", 8)
-    keep_s: float = option("keep files that were merged this long, for readers of older versions", 7 * 86_400.0)
-    catalog: str | None = option(
-        "iceberg: another catalogue, by its name in pyiceberg's configuration, or as 'key=value,key=value'", None
-    )
-    fail_on_data_loss: bool = option("stop if records were removed before they were in the table", True)
+    #: Directory of the store.
+    data: str
+    topic: str
+    #: Directory for tables; this one is created in it with the name of the topic.
+    to: str
+    format: Literal["delta", "iceberg", "parquet"] = "delta"
+    #: Fields of JSON values: 'inferred', DDL, or a file with DDL, JSON schema or Avro (@orders.avsc).
+    schema: str | None = None
+    #: Divide the table by time: date, or date,hour.
+    by: tuple[str, ...] = ()
+    #: With `schema`: leave out the column `value`.
+    drop_value: bool = False
+    #: Continue until stopped, so that every record is in the table within this time.
+    freshness_s: float | None = None
+    #: Maximum number of records per commit.
+    max_records: int = 5_000_000
+    #: Size of files in bytes: larger ones are split, smaller ones are merged.
+    file_bytes: int = 128 << 20
+    #: Merge small files once a partition has this many; 0: never.
+    merge_from: int = 8
+    #: Keep merged files this long, for readers of older versions.
+    keep_s: float = 7 * 86_400.0
+    #: Iceberg: another catalogue, by its name in pyiceberg's configuration, or as 'key=value,key=value'.
+    catalog: str | None = None
+    #: Stop if records were removed before they were in the table.
+    fail_on_data_loss: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +394,3 @@ def _merged_path(work: RoundFiles, group: Sequence[DataFile], by: Sequence[str])
     """Return a path in the same partition directories as the files that it replaces."""
     levels = [f"{name}={group[0].divided[name]}" for name in by if name in group[0].divided]
     return work.files.joinpath(*levels, "merged.parquet")
-
-
-main = partial(run_main, TableParams, run, "A topic as a table, each record once.", check=check_params)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from ..log.verify import VerifyReport as LogReport
 from ..log.verify import verify_segment
 from ..store.directory.store import DirectoryStore
 from . import running
-from .running import Advance, option, run_main
+from .running import Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,8 +35,10 @@ _ROUNDS = 4
 class VerifyParams:
     """Parameters of `verify`."""
 
-    data: str = option("the store's directory")
-    topic: str | None = option("only this topic", None)
+    #: Directory of the store.
+    data: str
+    #: Only this topic.
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,3 @@ def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
                 tuple(problems),
             ),
         )
-
-
-main = partial(run_main, VerifyParams, run, "Check every batch of every segment, in parallel.", check=check_params)
