@@ -31,7 +31,7 @@ pytest_plugins = ["tests.durations", "tests.matrices", "tests.parallel"]
 
 gc.disable()  # until the tests are collected: nothing of that is garbage
 
-# # Registered before the first import, so that the shipped suites explain their failures like any other test.
+# Registered before the first import, so that the shipped suites explain their failures like any other test.
 pytest.register_assert_rewrite(
     "sawlog.testing.storage_suite", "sawlog.testing.directory_suite", "sawlog.testing.store_suite"
 )

@@ -33,13 +33,13 @@ from .cli.conftest import Cli
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 300.0
-#: #: A program and its output.
+#: A program and its output.
 _PAIR = re.compile(r"^```python\n(.*?)^```\n\n```\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _STEP = re.compile(r"^```(python|console)\n(.*?)^```\n(?:\n```\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# (\w+\.py)\n")
-#: #: Environment variables that change the output of programs.
+#: Environment variables that change the output of programs.
 _LOUD = ("COLUMNS", "SAWLOG_DATA", "SAWLOG_BROKER", "FORCE_COLOR", "PYTHONWARNINGS")
-#: #: Parts that vary from run to run: durations, rates, process and host names.
+#: Parts that vary from run to run: durations, rates, process and host names.
 _TIMING = re.compile(r"( in|,) [\dN.]+ (ms|s|min)(: [\dN.]+ \S+/s, [\dN.]+k? records/s)?$", re.MULTILINE)
 _PROCESS = re.compile(r"process (\d+|N) on [\w.-]+")
 

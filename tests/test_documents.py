@@ -44,7 +44,7 @@ def test_a_console_session_prints_what_the_document_shows(
         assert without_timing(typed(command)) == without_timing(expected), command
 
 
-# # Three processes write and read one store at the same time, which is the subject of the page.
+# Three processes write and read one store at the same time, which is the subject of the page.
 @pytest.mark.costly
 def test_the_page_about_several_processes_can_be_followed_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

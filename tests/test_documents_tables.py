@@ -11,7 +11,7 @@ from . import warm
 from .documents import PATIENCE_S, ROOT, blocks, sessions, typed
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
-#: #: Sizes and durations.
+#: Sizes and durations.
 _VARIES = re.compile(r", [\d.]+ \w+, [\d.]+ s$")
 
 

@@ -52,7 +52,7 @@ def test_a_forked_child_can_wait_and_end() -> None:
 
 
 def test_interrupts_in_the_middle_of_it_leave_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    # # An interrupt may come in a finalizer, where no caller can catch it.
+    # An interrupt may come in a finalizer, where no caller can catch it.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     armed = False
 

@@ -160,10 +160,10 @@ PRINTED_BY_SPARK = {
     + "cents in all: 89100 of 89100\n",
 }
 
-#: #: The README's promise about the first-week tasks: their number, and the maximum lines of a program.
+#: The README's promise about the first-week tasks: their number, and the maximum lines of a program.
 TASKS, TASK_LINES = 10, 40
 
-#: #: Environment variables that change the output of programs.
+#: Environment variables that change the output of programs.
 _LOUD = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONWARNINGS")
 
 
@@ -254,7 +254,7 @@ tour.acknowledging.play = tour.killing.play = lambda *given: None
 sys.exit(tour.main(["--events", "1000"]))
 """
 
-#: #: Arguments that the tour rejects, and its messages.
+#: Arguments that the tour rejects, and its messages.
 REFUSED = {
     "few": (("--events", "999"), "at least 1,000"),
     "full": (("--keep", "full"), "not an empty directory"),

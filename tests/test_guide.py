@@ -89,7 +89,7 @@ def test_a_page_with_spark_prints_what_it_shows_and_can_be_run_again(name: str, 
     run_twice(steps(PAGES[name]), place)
 
 
-# # --- common to all pages
+# --- common to all pages
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -83,7 +83,7 @@ RULES = [
 
 
 _PARTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
-#: #: A call of the builtin `open`; may match a little more.
+#: A call of the builtin `open`; may match a little more.
 _OPEN = re.compile(r"(?<![.\w])open\s*\(")
 #: Everything that may be an import, with what follows on its line and on lines that it is continued on.
 _IMPORT = re.compile(r"\b(?:import|from)\b(?:\\\n|[^\n])*")

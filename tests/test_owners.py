@@ -23,7 +23,7 @@ FILES = [
     if not {"objects", "replica"} & {*path.parts}
 ]
 
-#: #: Permitted exceptions: field, module and reason.
+#: Permitted exceptions: field, module and reason.
 ALLOWED = {
     ("log/active_segment.py", "segment.tail"): "at every append, where a call would cost a percent",
     ("log/appender.py", "active.unfinished"): "one bytecode: an interrupt could come between a call and its effect",

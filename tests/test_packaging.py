@@ -19,7 +19,7 @@ import pytest
 import sawlog
 
 ROOT = Path(__file__).resolve().parent.parent
-#: #: Packages needed to build, to install and to run.
+#: Packages needed to build, to install and to run.
 PRESENT = ("setuptools", "cython", "pip", "numpy", "pyarrow", "crc32c", "cramjam")
 
 

@@ -144,7 +144,7 @@ def test_every_public_name_is_listed_and_found_by_a_star() -> None:
     assert set(sawlog.__all__) <= set(found)
 
 
-# # Eight forks, each of which imports a part of the library.
+# Eight forks, each of which imports a part of the library.
 @pytest.mark.costly
 def test_rooms_are_reached_without_an_import_of_their_own() -> None:
     """Each in a fork of its own, where the others were not reached before."""

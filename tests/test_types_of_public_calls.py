@@ -37,7 +37,7 @@ from sawlog.typed.views import ConsumerOptions
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
-#: #: Classes that programs use; generic ones with their type arguments.
+#: Classes that programs use; generic ones with their type arguments.
 CLASSES: dict[type[Any], str] = {
     sawlog.Store: "sawlog.Store",
     sawlog.Topic: "sawlog.Topic",
@@ -214,7 +214,7 @@ class Plant:
 
     what: str
     text: str
-    #: #: Text of the line that mypy must complain about.
+    #: Text of the line that mypy must complain about.
     sign: str
 
     @property
@@ -349,7 +349,7 @@ def test_mypy_finds_a_wrong_keyword_and_a_wrong_type_in_every_call_of_the_exampl
     assert_all(missed)
 
 
-# # --- by hand: attributes, which are read instead of called
+# --- by hand: attributes, which are read instead of called
 
 
 WRONG = """

@@ -20,7 +20,7 @@ from .witness import PARTITIONS
 if TYPE_CHECKING:
     from .readers import Shift
 
-#: #: A fixed timestamp, old enough that results do not depend on the time of the run.
+#: A fixed timestamp, old enough that results do not depend on the time of the run.
 _STAMP = 1_000_000_000_000
 
 

@@ -54,7 +54,7 @@ def environment(package: Path, libraries: list[Path]) -> dict[str, str]:
     }
 
 
-#: #: Proves that the instrumented kernel is in use and that the sanitizer reports an error.
+#: Proves that the instrumented kernel is in use and that the sanitizer reports an error.
 CHECK = """
 import sawlog.batch.kernel as kernel
 assert kernel.COMPILED, "the kernel is not compiled"

@@ -94,11 +94,11 @@ class Fixture:
     name: str
     #: All files by path; a directory without any ends with a slash.
     files: Mapping[str, bytes]
-    #: #: Patterns of the files to flip, as in the shell.
+    #: Patterns of the files to flip, as in the shell.
     rotten: Sequence[str]
-    #: #: Returns the outcome of a flip in a few words; raises if it breaks a promise.
+    #: Returns the outcome of a flip in a few words; raises if it breaks a promise.
     judge: Callable[[Fixture, Flip], str]
-    #: #: Creates a directory with the damaged files.
+    #: Creates a directory with the damaged files.
     disk: Callable[[Mapping[str, bytes]], Directory] = disk
 
     @property

@@ -264,7 +264,7 @@ _READING = (
     ),
 )
 
-#: #: Changes of sealed segments, and dropped records.
+#: Changes of sealed segments, and dropped records.
 _REWRITING = (
     _mutant(
         "swap without fsync",
@@ -392,7 +392,7 @@ _STORING = (
     ),
 )
 
-#: #: What readers see, and the history that a position belongs to.
+#: What readers see, and the history that a position belongs to.
 _SHOWING = (
     _mutant(
         "publish before sync",
@@ -494,7 +494,7 @@ _SHOWING = (
     ),
 )
 
-#: #: Bugs that independent tests found in version 0.3 before its release, put back one by one. (One more is above:
+#: Bugs that independent tests found in version 0.3 before its release, put back one by one. (One more is above:
 #: "late leader announces an old end".)
 _RETURNED = (
     _mutant(
@@ -776,7 +776,7 @@ _DECIDING = (
     ),
 )
 
-#: #: The beginning and end of a log, and every record of them.
+#: The beginning and end of a log, and every record of them.
 _MISSING = (
     _mutant(
         "missing beginning unnoticed",

@@ -35,7 +35,7 @@ class Write:
     number: int
     position: int
     data: bytes | None
-    #: #: Destination of the bytes on the device if a write is misdirected.
+    #: Destination of the bytes on the device if a write is misdirected.
     astray: tuple[File, int] | None = None
 
     def apply(self, content: bytearray, start: int = 0, end: int = 1 << 62) -> None:
@@ -63,7 +63,7 @@ class File:
     __slots__ = ("buffer", "differs", "durable", "pending", "size")
 
     def __init__(self, content: Buffer = b"") -> None:
-        #: #: Replaced when it grows or is truncated, so that views stay valid (as in `MemoryStorage`).
+        #: Replaced when it grows or is truncated, so that views stay valid (as in `MemoryStorage`).
         self.buffer = bytearray(content)
         self.size = len(content)
         self.durable = bytearray(content)

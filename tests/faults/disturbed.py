@@ -238,7 +238,7 @@ def append_within_maintenance(run: LogWorkload, log: Log, promise: LogPromise) -
 def maintenance_within_append(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """Rewrite segments while an append is about to start or waits for the disk."""
     outer = run.random.choice(("append", "append_many", "append_batches", "append_stream", "truncate", "trim"))
-    # # No compaction during a truncation: the promise records the removed offsets before compaction begins.
+    # No compaction during a truncation: the promise records the removed offsets before compaction begins.
     merges = outer == "truncate" or run.random.random() < 0.5
     promise.compacted = promise.compacted or not merges
 

@@ -55,7 +55,7 @@ from .device import Step
 from .disk import MODES, FaultyStorage, Mode
 from .report import say
 
-#: #: How a crash can end: only the process dies, or the power is cut.
+#: How a crash can end: only the process dies, or the power is cut.
 OneShotEvent = Literal["dies"] | Mode
 ENDINGS: tuple[OneShotEvent, ...] = ("dies", *MODES)
 #: Limits for the change of the second crash: a small one hits the recovery, a large one the work after it. One of these
@@ -117,7 +117,7 @@ class Violation:
     """A scenario that broke a promise."""
 
     scenario: Scenario
-    #: #: The steps of the crashes: the first one, then the one during its recovery, and so on.
+    #: The steps of the crashes: the first one, then the one during its recovery, and so on.
     crashes: tuple[str, ...]
     error: BaseException
 

@@ -49,7 +49,7 @@ from .workloads import CONFIG, OLD_MS, WRITING, LogWorkload
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EROFS, errno.EINTR)
 Times = Literal["once", "forever", "read-only"]
 Effect = Literal["nothing", "part", "all"]
-#: #: Calls that change something; the others only read.
+#: Calls that change something; the others only read.
 CHANGES = WRITING | {"make_child", "move", "remove_child", "lock", "dispose"}
 _POWER_CUTS: tuple[Mode, ...] = ("lose", "keep", "tear", "reorder", "garbage")
 _ENOUGH = 25

@@ -42,7 +42,7 @@ class Eyes:
         self._witness = witness
         self._logs: dict[int, Log] = {}
         self._known: dict[int, object] = {}
-        #: #: Writers that have begun; their ends are observed, too.
+        #: Writers that have begun; their ends are observed, too.
         self.writers: list[Log] = []
 
     def watch(self, then: Callable[[Step], None] | None) -> Callable[[Step], None]:

@@ -7,7 +7,7 @@ A fix for something that a seed found adds the seed here, with one line on what 
 
 from __future__ import annotations
 
-#: #: (workload, seed, the bug)
+#: (workload, seed, the bug)
 FAILING_SEEDS = [
     ("aborting_os", 994087, "an async stream that was cancelled by its own source was stored"),
     ("interrupted_twice_always", 31645, "an interrupt while a producer was recorded left it without a batch"),

@@ -31,9 +31,9 @@ from typing import Any, NoReturn
 from .report import Tally, say
 from .victims import WORKS, Round, Work, prepare
 
-#: #: Victims per directory: checking takes longer the more a directory contains.
+#: Victims per directory: checking takes longer the more a directory contains.
 VICTIMS_A_DIRECTORY = 12
-#: #: Limit for anything that normally takes milliseconds.
+#: Limit for anything that normally takes milliseconds.
 PATIENCE_S = 60.0
 _PIPE_BYTES = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which `fcntl` has no name for

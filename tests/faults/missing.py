@@ -36,7 +36,7 @@ from . import rotten_logs, rotten_stores
 from .bits import Violation, files_of, standing_still, written
 from .report import Tally, say
 
-#: #: Published values by path of the directory.
+#: Published values by path of the directory.
 Told = Mapping[str, tuple[int, int]]
 
 
@@ -194,7 +194,7 @@ class _Log:
 
     def _costs_nothing(self, fixture: Fixture, loss: Loss, *, told: bool = False) -> str:
         directory = fixture.damaged(loss)
-        lowest = 0 if loss.path == CHECKPOINT else self.lowest  # what was trimmed comes back
+        lowest = 0 if loss.path == CHECKPOINT else self.lowest  # trimmed records return
         wanted = {offset for offset in self.whole.records if offset >= lowest}
         for mode in ("r", "w"):
             with Log.open(directory, rotten_logs._CONFIG, mode=mode) as log:  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ def _logs() -> Iterator[Fixture]:
 
 # --- stores
 
-#: #: Consequence of losing a file, by pattern; the first match counts. Deleting a directory deletes everything in it.
+#: Consequence of losing a file, by pattern; the first match counts. Deleting a directory deletes everything in it.
 STORE: tuple[tuple[str, str], ...] = (
     (r"sawlog\.json", "the store is refused"),
     (r"topics/", "the store is refused"),
@@ -244,7 +244,7 @@ def meaning(path: str) -> str:
     for pattern, what in STORE:
         if re.fullmatch(pattern, path):
             return what
-    raise AssertionError(f"no row says what the loss of {path} means")
+    raise AssertionError(f"STORE has no row for {path}")
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 TABLE = Path(__file__).resolve().parents[2] / "docs/internals/testing.md"
 _BEGIN, _END = "<!-- mutants: written by `make mutants` -->", "<!-- end of mutants -->"
-#: #: Time limit for each finder and mutant.
+#: Time limit for each finder and mutant.
 _PATIENCE_S = 120.0
 
 
@@ -65,7 +65,7 @@ class Mutant:
     """A known bug."""
 
     name: str
-    #: #: The bug, and the store that had it.
+    #: The bug, and the store that had it.
     story: str
     edits: tuple[Edit, ...]
     #: Who finds it soonest.
@@ -301,7 +301,7 @@ def look(mutant: Mutant, finder: str, seed: int, patience_s: float) -> NoReturn:
     """Plant the mutant in this process, run the finder, print the result as one line of JSON, and exit."""
     count, began = Counter(), time.monotonic()
     out = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the finder says meanwhile is not for the table
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the finder's own output does not belong in the table
 
     def end(tries: int | None, what: str) -> NoReturn:
         made = Finding(mutant.name, finder, tries, time.monotonic() - began, what)

@@ -131,8 +131,7 @@ class Plain(Planner):
                 left = range_.end
             else:
                 self._read_what_is_left(log, number, range_, left)
-            at[number] = (left, range_.epoch)  # at[number] = (left, range_.epoch)  # a missing record was not read and
-            at[number] = (left, range_.epoch)  # may return
+            at[number] = (left, range_.epoch)  # a missing record was not read and may return
         return at
 
     def _is_read(self, number: int, planned: Range, config: LogConfig) -> bool:

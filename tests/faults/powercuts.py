@@ -42,7 +42,7 @@ DATA = ("none", "all", "prefix", "sectors", "zeros", "noise")
 Tree = dict[str, bytes]
 
 _SECTOR_BYTES = 512
-#: #: Probabilities that a pending change has reached the disk; one of them for each power cut.
+#: Probabilities that a pending change has reached the disk; one of them for each power cut.
 _ODDS = (0.15, 0.5, 0.85)
 _NEVER = 1 << 62
 
@@ -88,9 +88,9 @@ class Change:
     """A change of names, all of it or nothing."""
 
     number: int
-    #: #: (directory, name, the node bound to it)
+    #: (directory, name, the node bound to it)
     parts: Sequence[tuple[Folder, str, Node | None]]
-    #: #: The name of the node; it stays the same when it is renamed.
+    #: The name of the node; it stays the same when it is renamed.
     link: Link
     #: The fsync that made it durable.
     settled: int = _NEVER
@@ -177,7 +177,7 @@ class PowerCut:
         self._names, self._data = names, data
         self._chance = chance
         self._odds = chance.choice(_ODDS)
-        # # For `prefix`. Most pending changes are recent.
+        # For `prefix`. Most pending changes are recent.
         self._moment = chance.randrange(max(1, call - chance.choice((3, 10, 40))), call + 1)
 
     def tree(self) -> Tree:

@@ -28,14 +28,14 @@ def row_of(record: Record) -> Row:
 class LogPromise:
     """One log's."""
 
-    #: #: All records that may be there, by offset, including those being appended.
+    #: All records that may be there, by offset, including those being appended.
     rows: dict[int, Row] = field(default_factory=dict)
-    #: #: The log start, and its end as far as acknowledged.
+    #: The log start, and its end as far as acknowledged.
     start: int = 0
     end: int = 0
     #: Below this, power cuts take nothing.
     durable: int = 0
-    #: #: Offsets at which the log may end after a crash.
+    #: Offsets at which the log may end after a crash.
     ends: set[int] = field(default_factory=lambda: {0})
     #: A truncation to here, and a trim to here, have been asked for and have not returned.
     cutting: int | None = None
@@ -46,7 +46,7 @@ class LogPromise:
     #: Offsets without a record: never given to one, or taken by compaction already; what superseded such a record may
     #: be truncated since.
     absent: set[int] = field(default_factory=set)
-    #: #: The last batch of an idempotent producer: producer, records, offsets.
+    #: The last batch of an idempotent producer: producer, records, offsets.
     produced: tuple[Producer, list[tuple[Any, ...]], range] | None = None
     #: The log is being removed, or has been: there may be nothing at all.
     removed: bool = False

@@ -1,13 +1,12 @@
-"""Readers inside the crash enumeration: in other processes, in groups, and those that plan micro-batches.
+"""Readers in the crash enumeration: readers in other processes, consumer groups, and planners of micro-batches.
 
-One process writes to a topic of two partitions in every form there is; some of it fails on the way and is rolled back.
-Others read meanwhile. Readers in other processes (`Eyes`) look before every change of the disk, groups and planners
-come and go between the operations. All of it ends at every change, in every way, as in `workloads`; then somebody
-reads, somebody opens it for writing, more is appended, everybody drains. `witness` says what has to be true of what
-they saw.
+One process writes to a topic of two partitions in every possible form; some operations fail and are rolled back.
+Readers in other processes (`Eyes`) look before every change of the disk; groups and planners come and go between the
+operations. The run is crashed at every change, in every way, as in `workloads`; then a reader looks, a writer opens the
+topic and appends, and everyone drains it. `witness` checks what they saw.
 
-The variants: what is published is put back to an older value of the same start of the machine, before the next writer
-comes and while there is one; the files that know the epochs are lost.
+The variants: an older published value of the same boot is put back, before the next writer comes and while there is
+one; the files that record the epochs are lost.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from .report import corruption_of
 from .witness import PARTITIONS, Witness
 
 DURABILITIES = {"always": "always", "os": "os", "interval": "interval:3600000:500"}
-#: group -> what it does about records that are gone
+#: group -> its reset policy for missing records
 GROUPS = {"early": "earliest", "late": "latest"}
 OLD = "old"
 
@@ -48,14 +47,14 @@ OLD = "old"
 
 
 class ReadersWorkload(Workload):
-    """Some operations on one topic, with readers beside it."""
+    """Operations on one topic, with concurrent readers."""
 
     durability: ClassVar[str] = "always"
     plan: ClassVar[Sequence[str]] = ()
     #: "", "restored" or "lost"
     variant: ClassVar[str] = ""
     planners: ClassVar[Sequence[str]] = ("planner",)
-    #: What may be done to what was just recovered.
+    #: Operations that may follow a recovery.
     afterwards: ClassVar[Sequence[str]] = ("append_many", "append_arrow", "transaction", "truncate", "block", "append")
 
     def __init__(self, seed: int) -> None:
@@ -67,7 +66,7 @@ class ReadersWorkload(Workload):
         return promise.copy()
 
     def value(self, size: int | None = None) -> bytes:
-        """One that nobody has sent before."""
+        """Return a value that was never sent before."""
         self._numbers += 1
         length = self.random.choice((0, 20, 60, 300)) if size is None else size
         body = b"%d:" % self._numbers
@@ -77,7 +76,7 @@ class ReadersWorkload(Workload):
         return [self.value(size) for _ in range(count)]
 
     def work(self, disk: FaultyStorage) -> None:
-        watch, disk.watch = disk.watch, None  # what is laid out first is not crashed: it is the same every time
+        watch, disk.watch = disk.watch, None  # no crashes during set-up, which is the same every time
         with _small():
             store = self._prepare(disk)
             shift = Shift(self, disk, store, self.promise, watch)
@@ -114,7 +113,7 @@ class ReadersWorkload(Workload):
             promise.check()
             disk.watch = watch
             for planner in self.planners:
-                # Where the epochs are lost, what is read before the next writer comes has none: see `come_as_old`.
+                # If the epochs are lost, reads before the next writer comes return none: see `come_as_old`.
                 if chance.random() < 0.3 and not promise.unknown:
                     PLANNERS[planner](disk, promise).drain()
             shift = Shift(other, disk, _opened(disk), promise, watch)
@@ -128,7 +127,7 @@ class ReadersWorkload(Workload):
         promise.check()
 
     def _tamper(self, disk: FaultyStorage, promise: Witness, chance: random.Random) -> None:
-        """What the variants do before anybody comes."""
+        """Apply the variant's damage before any process opens the topic."""
         for number in range(PARTITIONS):
             folder = partition_of(disk, number)
             if self.variant == "restored" and promise.told[number] and chance.random() < 0.7:
@@ -150,8 +149,8 @@ def _opened(disk: FaultyStorage) -> DirectoryStore:
 
 @contextmanager
 def _small() -> Iterator[None]:
-    """Tables in several groups, the log of the groups in small segments, nobody waits in vain, and nothing depends on
-    the time: it passes while the work stands still, and all that it is crashed for happens."""
+    """Use small tables and segments, short waits, and a clock that stands still between operations, so that everything
+    that the crash enumeration reaches happens."""
     changed: list[tuple[Any, str, Any]] = [
         (committed_offsets, "_CONFIG", LogConfig(segment_bytes=900)),
         (committed_offsets, "_SEGMENTS", 2),
@@ -172,7 +171,7 @@ def _small() -> Iterator[None]:
 
 
 class Shift:
-    """One writer's time on a disk, with those who read beside it."""
+    """One writer's time on a disk, with its concurrent readers."""
 
     def __init__(
         self,
@@ -260,19 +259,19 @@ class Shift:
         self.hold_all()
 
     def leave(self) -> None:
-        """As a process that dies: its locks are free."""
+        """Release all locks, as the death of the process would."""
         self.eyes.writers = []
         for folder in (self.disk.plain.child("groups"), *(partition_of(self.disk, n) for n in range(PARTITIONS))):
             folder.locked.clear()
 
     def hold_all(self) -> None:
-        """Become the writer of all partitions, which completes what was promised."""
+        """Become the writer of all partitions, which completes pending transactions."""
         for number in range(PARTITIONS):
             with self.log(number)._hold():
                 pass
 
     def take_over(self) -> None:
-        """After a crash: recover, and find what has to be there."""
+        """Recover after a crash and check the contents."""
         for number in range(PARTITIONS):
             log = self.log(number)
             with log._hold():
@@ -317,7 +316,7 @@ class Shift:
             self.come(OLD, None)
 
     def drain(self) -> None:
-        """Everybody reads all there is; then nothing that is there was skipped by anybody."""
+        """Drain by every reader the topic; none may have skipped a record that is there."""
         names = {name: GROUPS[name] for name in GROUPS if name in self.witness.got}
         for name, on_lost in (names or {"early": "earliest"}).items():
             self.come(name, None, on_lost=on_lost)
@@ -332,7 +331,7 @@ class Shift:
             self.witness.check_delivered(number, [value for value, _ in there if value not in again])
 
 
-#: What is done, one after the other; and what is special about it.
+#: name -> (operations, settings)
 _PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "appending": (
         """early_group append_arrow look append_stream plan append_batches append_kept micro_batch append_many

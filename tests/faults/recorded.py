@@ -1,16 +1,16 @@
 """`python -m tests.faults recorded --scenarios N --seed S`: power cuts over the recorded system calls of real files.
 
-The workloads of `crashes` do their work on files, through `FileDirectory`, and every system call is recorded
-(`syscalls`). Then the power is cut before some of these calls, which seed and workload decide: what the disk may hold
-at that moment (`powercuts`) is laid out in a new directory. There it is recovered and checked as the workload always
-does. That is recorded as well, and the power is cut a second time, somewhere in it.
+The workloads of `crashes` run on files, through `FileDirectory`, and every system call is recorded (`syscalls`). Then
+the power is cut before some of these calls, chosen by seed and workload: a possible state of the disk at that moment
+(`powercuts`) is created in a new directory, where it is recovered and checked as usual. The recovery is recorded as
+well, and the power is cut a second time, somewhere in it.
 
-`crashes` is faster, but it runs on a simulated disk, which does what the storage's interface says. This method tests
-what the storage really does: it finds an fsync that is left out, of a file or of a directory.
+`crashes` is faster, but runs on a simulated disk, which behaves as the storage interface says. This method tests the
+real storage: it finds a missing fsync of a file or a directory.
 
-A power cut gives the machine another boot id, so that what was published in the file `visible` means nothing any more,
-whatever is left of it. Not here: the workloads with readers, those whose disk fails (`failing_*`), and what needs a
-simulated disk for other reasons (`workloads.DISTURBED`).
+A power cut changes the machine's boot id, which invalidates the contents of the file `visible`. Not covered: the
+workloads with readers, those whose disk fails (`failing_*`), and those that need a simulated disk
+(`workloads.DISTURBED`).
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ def _suits(name: str, kind: type[Workload]) -> bool:
 
 #: By the name that `--workload` takes.
 WORKLOADS = {name: kind for name, kind in {**LOGS, **STORES}.items() if _suits(name, kind)}
-#: How the names may be found, and how the content of files.
+#: States of names and of file contents.
 STATES = tuple(f"{names}/{data}" for names in NAMES for data in DATA)
-#: The second power cut comes within so many calls: a few while opening, more later. Which of these, is left to chance.
+#: The second power cut comes within one of these numbers of calls, chosen at random: a few while opening, more
+#: later.
 _SOON = (6, 20, 60)
 _DEPTH = 2
-#: After so many violations there is nothing new to be learnt.
+#: Stop after this many violations: more of them teach nothing new.
 _ENOUGH = 25
-#: Where files are made soonest, if there is such a place.
+#: A fast place for files, if it exists.
 _MEMORY = "/dev/shm"
 
 
@@ -65,8 +66,7 @@ _MEMORY = "/dev/shm"
 
 
 class Files:
-    """What a workload takes for its disk: a directory of real files. It offers what workloads use of
-    `FaultyStorage`, but for faults."""
+    """A directory of real files with the interface of `FaultyStorage` that workloads use, except for faults."""
 
     def __init__(self, path: Path, seed: int, history: History) -> None:
         self.seed = seed
@@ -80,11 +80,12 @@ class Files:
 
     @property
     def steps(self) -> int:
-        """How many changes were made so far."""
+        """Number of changes so far."""
         return len(self._history.calls)
 
     def content(self) -> Tree:
-        """All files by path. What is published is not among them, as on the simulated disk: it is nobody's promise."""
+        """All files by path. The published values are not among them, as on the simulated disk: nothing is promised
+        about them."""
         return {name: data for name, data in tree_of(self._path).items() if name.rpartition("/")[2] != VISIBLE}
 
     def process_dies(self) -> Files:
@@ -115,8 +116,7 @@ def _started_machine(boot: bytes) -> Iterator[None]:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """What the garbage collector closes is a call, too, before which mappings are looked at: when it comes depends on
-    all that the process did before."""
+    """Disable the garbage collector: closing a file is a recorded call, and a collection may come at any time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -135,7 +135,7 @@ def scratch() -> Iterator[Path]:
 
 
 class Recording:
-    """All calls of some work, and what was promised before each of them."""
+    """All calls of a run, and the promises that held before each of them."""
 
     def __init__(self) -> None:
         self.history: History
@@ -143,7 +143,7 @@ class Recording:
 
     @property
     def moments(self) -> int:
-        """How many there are to cut the power at: before each call, and at the end."""
+        """Number of moments to cut the power at: before each call, and at the end."""
         return len(self.promises)
 
     @contextmanager
@@ -157,7 +157,7 @@ class Recording:
         self.promises.append(workload.copy(promise))
 
     def after_a_power_cut(self, call: int, state: str, chance: random.Random) -> Tree:
-        """What is found if the power goes before that call."""
+        """Return the files after a power cut before that call."""
         names, data = state.split("/")
         return PowerCut(self.history, call, names, data, chance).tree()
 
@@ -173,7 +173,7 @@ class Scenario:
     seed: int
     #: The call that was not made any longer, counted from 1.
     call: int
-    #: What was found of names, and of data.
+    #: State of names and of data.
     state: str
 
     def __str__(self) -> str:
@@ -225,7 +225,7 @@ class Run:
             state = chance.choice(STATES)
 
     def _recover(self, found: Recording, call: int, state: str, chance: random.Random) -> Recording:
-        """Let the next machine have what the power cut has left; what it did with it."""
+        """Recover from a power cut on the next machine, and return the recording of that."""
         promise = self.workload.copy(found.promises[call - 1])
         tree, made = found.after_a_power_cut(call, state, chance), Recording()
         with self._machine(chance, tree) as top, made.on(top, chance.getrandbits(32), self.workload, promise) as files:
@@ -238,7 +238,7 @@ class Run:
         room = Path(tempfile.mkdtemp(dir=self._place))
         lay_out(room / "disk", tree or {})
         try:
-            # How much compaction does at once depends on how it hashes keys.
+            # The work of one compaction step depends on the hashes of keys.
             with (
                 _started_machine(chance.randbytes(16)),
                 _seeded_uuids(chance.getrandbits(64)),
@@ -250,7 +250,7 @@ class Run:
 
 
 def try_all(run: Run, scenarios: Sequence[Scenario]) -> Iterator[str]:
-    """After each scenario what was found, "" if nothing."""
+    """Yield the violation that each scenario found, or ""."""
     for scenario in scenarios:
         try:
             run.cut(scenario)

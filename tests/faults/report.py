@@ -1,4 +1,4 @@
-"""What the laboratory says while it runs: a bar for whoever watches, plain lines for everybody, a count at the end."""
+"""Output of the laboratory: a progress bar on a terminal, plain lines elsewhere, and counts at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 from sawlog import Log
 from sawlog.cli.terminal import ProgressBar
 
-#: Where nobody watches, a line so often says that it is still at work.
+#: Without a terminal, print a line this often.
 _SIGN_OF_LIFE_S = 30.0
 
 
@@ -21,19 +21,19 @@ def say(*lines: str) -> None:
 
 
 def corruption_of(log: Log) -> str:
-    """What opening a log has reported, without what differs when it is replayed: its path, and how long it took."""
+    """Describe the reported corruption of a log, without the parts that vary in a replay: path and duration."""
     findings = [str(each).replace(f"{log.path}/", "") for each in log.recovery.corruption]
     return f"corruption was reported: {findings}"
 
 
 class Tally:
-    """Counts what was done and what was found; the exit code is in `failed`."""
+    """Counts scenarios and violations; `failed` gives the exit code."""
 
     def __init__(self, title: str, total: int | None, unit: str) -> None:
         self._title, self._unit, self._total = title, unit, total
         self._bar = ProgressBar(title, total, unit)
         self.counts: Counter[str] = Counter()
-        #: What was found, each with the line that replays it.
+        #: The violations, each with the command that replays it.
         self.violations: list[str] = []
         self._started = self._spoken = time.monotonic()
 
@@ -48,16 +48,16 @@ class Tally:
 
     @property
     def done(self) -> int:
-        """How many so far."""
+        """Number of scenarios so far."""
         return self._bar.done
 
     @property
     def failed(self) -> bool:
-        """Whether anything was found."""
+        """True if there was a violation."""
         return bool(self.violations)
 
     def advance(self, count: int = 1, *, what: str = "") -> None:
-        """So many more, of that kind."""
+        """Add `count` scenarios of a kind."""
         self._bar.advance(count)
         if what:
             self.counts[what] += count
@@ -73,7 +73,7 @@ class Tally:
         say(f"VIOLATION {text}")
 
     def finish(self) -> int:
-        """Say all counts; gives the exit code."""
+        """Print all counts and return the exit code."""
         seconds = time.monotonic() - self._started
         for what, count in sorted(self.counts.items()):
             say(f"  {what:40} {count:12,}")

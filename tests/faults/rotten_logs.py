@@ -1,16 +1,16 @@
-"""Logs with a wrong bit: what is promised about each of them, and the judge that holds sawlog to it; see bits.py.
+"""Logs with a flipped bit: the promises about each of them, and their judge; see bits.py.
 
-All of them hold the same records, in three segments: single ones, batches, a compressed one, a stream, a producer's,
-one whose value looks like a batch, tombstones. They differ in how they ended:
+All hold the same records, in three segments: single records, batches, a compressed batch, a stream, a producer's
+batches, a value that looks like a batch, tombstones. They differ in how they ended:
 
-    closed             in order
+    closed             cleanly
     killed             the watermark lies in the middle of the last segment
     killed, stale      the watermark is older than the last rotation
     killed, bare       there is no checkpoint
-    swap               a rewrite had been renamed to `.swap`, and everything that it replaces is still there
-    swap, begun        of what it replaces, some is gone
+    swap               a rewrite has been renamed to `.swap`, and everything that it replaces is still there
+    swap, begun        part of what it replaces is gone
 
-`Expected` says what a flip may cost, from the bytes alone: which batch it is in, and where the watermark is.
+`Expected` derives the permitted loss from the bytes alone: the batch of the flip, and the position of the watermark.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _LOWEST = 2
 #: A segment's records are of one day, the next one's of the day after; so ages need not be exact.
 _FIRST, _SECOND, _THIRD = (1_000_000_000_000 + 86_400_000 * day for day in range(3))
 _TIMES = [day + more for day in (_FIRST, _SECOND, _THIRD) for more in (-1, 4)]
-#: The bytes of a batch's header that its checksum does not cover and nobody needs.
+#: Bytes of a batch's header without meaning, which its checksum does not cover.
 _LEADER_EPOCH = range(12, 16)
-#: Those that say where the next batch stands and which offset it begins with: length, base offset, last offset delta.
+#: Bytes that determine position and base offset of the next batch: length, base offset, last offset delta.
 _PLACE = {*range(12), *range(23, 27)}
 _CACHES = (".index", ".timeindex", "producers", "maintenance", "LOCK")
 
 
 @dataclass(frozen=True)
 class Whole:
-    """What a log holds while no bit of it is wrong."""
+    """The contents of an undamaged log."""
 
-    #: All records by offset, also those that are trimmed.
+    #: All records by offset, including trimmed ones.
     records: Mapping[int, Record]
     next_offset: int
     #: Of every segment's file, the batches.
     batches: Mapping[str, list[BatchHeader]]
-    #: The file and the position up to which everything is known to be durable; None: nobody knows.
+    #: File and position up to which everything is known to be durable; None if unknown.
     watermark: tuple[str, int] | None
     closed: bool
     #: The first offset not older than a time, were nothing trimmed.
@@ -119,7 +119,7 @@ def _end_of(files: Mapping[str, bytes], base: int, number: int) -> int:
 
 
 def whole_of(files: Mapping[str, bytes]) -> Whole:
-    """What a log holds, read from a copy of its files."""
+    """Return the contents of a log, read from a copy of its files."""
     batches = {name: scan(data) for name, data in files.items() if name.endswith(".log")}
     saved = Checkpoint.decode(files["checkpoint"]) if "checkpoint" in files else None
     untrimmed = disk({name: data for name, data in files.items() if name != "checkpoint"})
@@ -165,7 +165,7 @@ def readable(log: Log, whole: Whole) -> tuple[dict[int, Record], list[CorruptBat
 
 
 def look(log: Log, whole: Whole) -> tuple[set[int], bool]:
-    """What can be read, in whatever way, and whether `verify` is content."""
+    """Return the offsets that can be read in any way, and the verdict of `verify`."""
     found, damage = readable(log, whole)
     for offset in range(log.lowest_offset, log.next_offset):
         try:
@@ -190,7 +190,7 @@ def look(log: Log, whole: Whole) -> tuple[set[int], bool]:
 
 
 def _is_of_an_index(problem: Problem) -> bool:
-    """An entry that is wrong is told by `verify`, and costs those who read nothing."""
+    """True for a wrong index entry, which `verify` reports and which costs readers nothing."""
     return problem.reason.startswith("the index says")
 
 
@@ -237,7 +237,7 @@ class _Judge:
 
     @property
     def _lowest(self) -> int:
-        """What is trimmed comes back with a checkpoint that does not say so."""
+        """Trimmed records return with a checkpoint that does not record the trim."""
         return _LOWEST if self.whole.closed or (self.whole.watermark or ("",))[0] == self.whole.last else 0
 
     def _is_corruption(self, fixture: Fixture, flip: Flip, batch: BatchHeader) -> str:
@@ -249,7 +249,7 @@ class _Judge:
         with Log.open(directory, _CONFIG, mode="r") as log:
             found = look(log, whole)
             if whole.watermark is None and flip.path == whole.last:
-                # Nobody has told it what is durable: what is not whole may just be being written.
+                # The watermark is unknown, so an incomplete batch may be one that is just being written.
                 assert found == ({offset for offset in wanted if offset < batch.base_offset}, True)
             else:
                 assert found == (wanted, False), f"a reader has {found}, not {wanted}"
@@ -278,7 +278,7 @@ class _Judge:
         return "reported, the rest served"
 
     def _is_torn(self, fixture: Fixture, flip: Flip, batch: BatchHeader) -> str:
-        """Nobody was promised what is cut; it is kept aside; what comes before it is there."""
+        """The cut tail was never acknowledged; it is set aside, and everything before it is there."""
         whole, directory = self.whole, fixture.damaged(flip)
         wanted = {offset for offset in self._offsets(self._lowest) if offset < batch.base_offset}
         with Log.open(directory, _CONFIG, mode="r") as log:
@@ -311,7 +311,7 @@ class _Judge:
         return "costs nothing"
 
     def _costs_the_watermark(self, fixture: Fixture, flip: Flip) -> str:
-        """What was trimmed may be back, if it is still there; nothing else is different, and opening says so."""
+        """Trimmed records may return if they still exist; nothing else changes, and opening reports it."""
         directory = fixture.damaged(flip)
         with Log.open(directory, _CONFIG, mode="r") as log:
             self._is_whole(log, self._offsets(0))
@@ -340,7 +340,7 @@ class _Judge:
         assert found == range(11, 13), f"a producer is forgotten: its batch is stored again at {found}"
 
     def _goes_on(self, log: Log) -> None:
-        """Producers are known, retention takes what is old and no more, the next offset is the next."""
+        """Producers are known, retention removes old segments and no others, the next offset follows."""
         following = self.whole.next_offset
         self._knows_its_producer(log)
         assert log.append_many([b"p3"], producer=Producer(7, 0, 3)) == range(following, following + 1)
@@ -353,7 +353,7 @@ class _Judge:
 
 
 def _interrupted(rewrite: Callable[[Log], object]) -> list[dict[str, bytes]]:
-    """What lies on the disk at every step of a rewrite, from the moment on when it counts."""
+    """Return the files at every step of a rewrite from its commit on."""
     inner = MemoryDirectory()
     directory = FaultyDirectory(inner)
     log = Log.open(directory, _CONFIG)
@@ -384,10 +384,10 @@ def _swaps() -> list[Fixture]:
 
 @dataclass(frozen=True)
 class _SwapJudge:
-    """Of a log that was being rewritten: `whole` is what there was before, `kept` what is there after."""
+    """Judge of a log during a rewrite: `whole` holds its contents before, `kept` those after."""
 
     swap: str
-    #: Whether everything that is to be replaced is still there.
+    #: True if everything that is to be replaced is still there.
     untouched: bool
     whole: Whole
     kept: frozenset[int]

@@ -31,7 +31,7 @@ from sawlog.testing import Call, FaultyDirectory
 from .bits import Fixture, Flip, disk, files_of, standing_still
 
 Share = tuple[str, int]
-#: What a store serves: of each partition the records, as (offset, value).
+#: Records of a store by partition, as (offset, value).
 Served = dict[Share, list[tuple[int, bytes | None]]]
 Offsets = dict[str, dict[Share, int]]
 
@@ -65,7 +65,7 @@ def _closed() -> dict[str, bytes]:
 
 
 def _killed() -> dict[str, bytes]:
-    """In the middle of a turn, so that nobody has left a note of where the groups' log ends."""
+    """The process dies in the middle of a turn, so that no note records the end of the groups' log."""
     directory = MemoryDirectory()
     with _open(directory) as store:
         _fill(store)
@@ -78,7 +78,7 @@ def _killed() -> dict[str, bytes]:
 def _steps(
     prepare: Callable[[DirectoryStore], object], act: Callable[[DirectoryStore], object], mark: str
 ) -> list[dict[str, bytes]]:
-    """What lies on the disk before every call that is made while a path with this in its name is there."""
+    """Return the files before every call that is made while a path with this name exists."""
     inner = MemoryDirectory()
     directory = FaultyDirectory(inner)
     steps: list[dict[str, bytes]] = []
@@ -104,7 +104,7 @@ def _transact(store: DirectoryStore, number: int, value: bytes) -> None:
 
 
 def _stage(store: DirectoryStore) -> None:
-    """What a task of a job leaves before the job commits."""
+    """Stage as a task of a job does before the job commits."""
     area = store._intents.staging
     file = area.file("job", "task")
     file.write(encode([(b"job", None, (), _TIME)]))
@@ -169,7 +169,7 @@ def committed(store: DirectoryStore) -> Offsets:
 
 
 def committed_in_turn(store: DirectoryStore) -> Offsets:
-    """The same, as somebody sees it who is about to commit."""
+    """Return the committed offsets that a process sees that is about to commit."""
     with store.groups.offsets.turn():
         return committed(store)
 
@@ -205,9 +205,9 @@ class _StoreJudge:
     offsets: Offsets
     #: The batches of the groups' log and what each of them says.
     batches: list[tuple[BatchHeader, list[tuple[bytes, bytes]]]]
-    #: Whether the last turn ended, so that its note says where the groups' log ended.
+    #: True if the last turn ended, so that its note records the end of the groups' log.
     noted: bool
-    #: Up to which byte the groups' log is durable for everybody who looks at its checkpoint.
+    #: Position up to which the checkpoint of the groups' log proves it durable.
     watermark: int
 
     @classmethod
@@ -236,7 +236,7 @@ class _StoreJudge:
         return self._costs_nothing(fixture, flip)
 
     def _is_refused(self, fixture: Fixture, flip: Flip) -> str:
-        """Nothing is done to a store that cannot say what it is; each log in it can be read by itself."""
+        """An unreadable store is not touched; each of its logs can be read separately."""
         directory = fixture.damaged(flip)
         for mode in ("r", "w"):
             _fails(CorruptFile, "sawlog.json", lambda mode=mode: _open(directory, mode))  # type: ignore[misc]
@@ -283,7 +283,7 @@ class _StoreJudge:
         return found
 
     def _costs_commits(self, fixture: Fixture, flip: Flip, number: int) -> str:
-        """Of what was committed in one batch, the commit before counts; it is told, and nothing else is different."""
+        """The commits of one batch revert to the previous ones; the loss is reported, and nothing else changes."""
         directory, batch = fixture.damaged(flip), self.batches[number][0]
         known = batch.position < self.watermark
         around, before = self._replayed(number), self._replayed(-1, number)
@@ -412,7 +412,8 @@ class _TransactionJudge:
         return "costs nothing"
 
     def _waits(self, directory: Directory, name: str, good: bytes) -> str:
-        """What cannot be placed is not, and says so; all that is there is right; restored, it is placed once."""
+        """A part that cannot be placed is not placed, and an error says so; everything else is correct; once the file
+        is restored, the part is placed once."""
         for _ in range(2):
             with _open(directory) as store:
                 self._is_part(served(store))
@@ -442,7 +443,7 @@ class _TransactionJudge:
 
     @staticmethod
     def _write_everywhere(store: DirectoryStore) -> bool:
-        """Whether anybody is told."""
+        """True if an error was reported."""
         told = False
         for topic, number in (("orders", 0), ("orders", 1), ("stock", 0)):
             try:
@@ -453,8 +454,8 @@ class _TransactionJudge:
 
 
 def _is_placed_anew(data: bytes, flip: Flip) -> bool:
-    """Whether the byte belongs to what placing a staged batch rewrites: base offset and leader epoch. But for an
-    offset that no log reaches, which is refused at sight."""
+    """True for a byte that placing a staged batch overwrites (base offset and leader epoch), unless the flip makes an
+    offset that no log can reach, which is refused."""
     at = 0
     while (following := at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")) <= flip.position:
         at = following

@@ -1,11 +1,12 @@
-"""The seed of a quick run: another one each time, so that many runs see many scenarios; and said, to be repeated.
+"""The seed of a quick run, a new one each time, so that many runs cover many scenarios; printed, so that a run can be
+repeated.
 
-`SAWLOG_FAULT_SEED=N pytest tests/faults` takes that one. Otherwise it follows from the time, and workers inherit it
-from the process that forks them. It is printed in pytest's header and in the message of a failed test.
+`SAWLOG_FAULT_SEED=N pytest tests/faults` sets it. Otherwise it follows from the time, and workers inherit it from the
+process that forks them. pytest's header and the message of a failed test show it.
 
-A quick run has a time box for each method (`Box`): it walks what there is in an order that the seed decides
-(`shuffled`), for as long as its box lasts. A list that grows does not make the run longer. What the box leaves out
-comes with another seed; the slow tests leave nothing out.
+A quick run has a time box for each method (`Box`): it tries scenarios in an order that the seed decides (`shuffled`),
+until its box is used up. A growing list does not make the run longer. Other seeds reach the scenarios that a box leaves
+out; the slow tests try all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def seed_of_this_run() -> int:
-    """The same in all processes of a run, and for as long as it lasts."""
+    """Return the seed, which is the same in all processes of a run."""
     given = os.environ.get(VARIABLE)
     if given is None:
         given = os.environ[VARIABLE] = str(int(time.time()) % _MOST)
@@ -35,18 +36,19 @@ def seed_of_this_run() -> int:
 
 
 def repeat() -> str:
-    """How to see the same again."""
+    """Return the environment setting that repeats this run."""
     return f"{VARIABLE}={seed_of_this_run()}"
 
 
 def shuffled(rows: Iterable[_T], what: str) -> list[_T]:
-    """All of them, in the order of this run."""
+    """Return all rows in the order of this run."""
     found = list(rows)
     return random.Random(f"{seed_of_this_run()} {what}").sample(found, len(found))
 
 
 def some_of(rows: Sequence[_T], count: int | None, what: str) -> list[_T]:
-    """The first, the last, and so many between them that the seed of this run chooses; all if no count is given."""
+    """Return the first row, the last one, and `count` rows between them chosen by the seed; all rows if `count` is
+    None."""
     if count is None or count + 2 >= len(rows):
         return list(rows)
     between = shuffled(range(1, len(rows) - 1), what)[:count]
@@ -61,7 +63,7 @@ def in_turn(rows: Iterable[Sequence[_T]]) -> Iterator[_T]:
 
 
 class Box:
-    """So many seconds of CPU for one test; but at least so many tries, however slow the machine is."""
+    """A time box: seconds of CPU for one test, and a minimum of tries, however slow the machine is."""
 
     def __init__(self, cpu_s: float, least: int) -> None:
         self.tries = 0
@@ -70,11 +72,11 @@ class Box:
 
     @property
     def has_room(self) -> bool:
-        """Whether there should be another try."""
+        """True if another try fits."""
         return self.tries < self._least or time.process_time() < self._ends
 
     def fill(self, rows: Iterable[_T]) -> Iterator[_T]:
-        """As many of these as there is room for, each counted as a try."""
+        """Yield rows while another try fits, and count them."""
         for each in rows:
             if not self.has_room:
                 break

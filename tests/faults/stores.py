@@ -1,9 +1,9 @@
-"""Work on a store: topics made, changed and deleted, records, transactions, groups, and what Spark's commit does.
+"""Work on a store: creating, altering and deleting topics, records, transactions, groups, and Spark commits.
 
-Each operation takes the store from one state to another. After a crash, whoever opens the store for writing finds the
-state before the operation or the one after it, never anything else; what had returned is there. A reader that comes
-before finds, partition by partition, the one or the other. Nothing half-done is left, every log verifies, and
-the operation can be done again: once, if it has a name and a number.
+Each operation takes the store from one state to another. After a crash, the next process that opens the store for
+writing finds the state before the operation or the one after it, and nothing else; an operation that had returned is
+there. A reader that comes earlier finds, partition by partition, one or the other. Nothing half-done is left, every log
+verifies, and the operation can be repeated: with effect only once, if it has a name and a number.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ placement._THREADS = 1  # the calls of a seed come in the same order each time
 
 #: name -> (settings, the values of each partition, where each partition starts)
 Topics = dict[str, tuple[dict[str, Any], tuple[tuple[bytes | None, ...], ...]]]
-#: group -> what it has committed
+#: group -> its committed offsets
 Groups = dict[str, dict[tuple[str, int], int]]
 SMALL = {"segment_bytes": 1200}
 
@@ -78,7 +78,7 @@ class State:
 
 
 def state_of(store: DirectoryStore) -> State:
-    """As it is found."""
+    """Return the state of the store."""
     topics: Topics = {}
     for topic in store:
         values = [tuple(record.value for record in topic.partition(n).scan()) for n in range(topic.partitions)]
@@ -99,15 +99,15 @@ Act = Callable[[DirectoryStore], object]
 
 @dataclass
 class StorePromise:
-    """What was acknowledged, and what is on its way."""
+    """Acknowledged operations, and the one in progress."""
 
     now: State = field(default_factory=State)
     then: State | None = None
-    #: What is on its way, to be done again.
+    #: The operation in progress, to be repeated.
     act: Act | None = None
-    #: Each partition by itself may be as before or as after it, or in between.
+    #: If set, each partition may be in the state before, in the state after, or in between.
     loose: bool = False
-    #: It has a name and a number: done again, it is there once.
+    #: If set, the operation has a name and a number, and repeating it has no effect.
     once: bool = False
     made: bool = False
 
@@ -130,7 +130,7 @@ class StorePromise:
         self.check_partitions(found)
 
     def check_partitions(self, found: State) -> None:
-        """Of each partition of what is there before and after, the records of before, and some that come after."""
+        """Each partition has the records of the state before the operation, and possibly some of those after it."""
         then = self.now if self.then is None else self.then
         for name, (_, partitions) in found.topics.items():
             known = [each.topics[name][1] for each in (self.now, then) if name in each.topics]
@@ -143,7 +143,7 @@ class StorePromise:
         self._check_groups(found.groups, then.groups)
 
     def _check_groups(self, found: Groups, then: Groups) -> None:
-        """Of each group and partition an offset of before, of after, or in between."""
+        """Each group and partition has an offset of the state before, of the one after, or in between."""
         for name in {*found, *self.now.groups, *then}:
             known = [groups.get(name, {}) for groups in (self.now.groups, then)]
             for share in {*found.get(name, {}), *known[0], *known[1]}:
@@ -162,7 +162,7 @@ class StoreWorkload(Workload):
         self.promise = StorePromise()
         #: The sizes of the engine that are other than usual.
         self.sizes = chosen(seed)
-        #: What it runs on, if that is a simulated disk.
+        #: The disk, if it is a simulated one.
         self.disk: FaultyStorage | None = None
         self._numbers = 0
 
@@ -246,7 +246,7 @@ class StoreWorkload(Workload):
         assert disk.steps == before, "a reader has written"
 
     def _check_all(self, store: DirectoryStore, promise: StorePromise) -> State:
-        """Every partition is opened for writing, which completes what was promised; then all is as it should be."""
+        """Open every partition for writing, which completes pending transactions; then check everything."""
         for topic in store:
             for number in range(topic.partitions):
                 log = topic.partition(number)
@@ -269,7 +269,7 @@ class StoreWorkload(Workload):
 
     @staticmethod
     def _check_staging(names: list[str]) -> None:
-        """What is lent to a job stays until that ends, and the note that a number is done; nothing else."""
+        """Only staged files that are leased to a job, and the notes of finished numbers, may be left."""
         lent = {name.partition(".")[0] for name in names if name.endswith(".lease")}
         left = [name for name in names if not name.startswith("=") and name.partition(".")[0] not in lent]
         assert not left, f"left behind: {left}"
@@ -359,7 +359,7 @@ def append(run: StoreWorkload, now: State) -> Steps:
 
 
 def append_many(run: StoreWorkload, now: State) -> Steps:
-    """To all partitions; each by itself all or none."""
+    """Append to all partitions; each partition gets all records or none."""
     if name := _some(run, now):
         then, given = now, []
         for number in range(len(now.topics[name][1])):
@@ -439,7 +439,7 @@ def named_transactions(run: StoreWorkload, now: State) -> Steps:
 
 
 def publish(run: StoreWorkload, now: State) -> Steps:
-    """As Spark does it: tasks stage, the driver publishes, and a repetition of it is recognised."""
+    """Stage and publish as Spark does; a repeated commit is recognised."""
     query, batch = f"q{run.random.getrandbits(48)}", run.random.randrange(5)
     then, given = _transacted(run, now, 60)
     alone, least = run.random.random() < 0.6, run.random.choice((1, 8 << 20))
@@ -477,7 +477,7 @@ def publish_inline(run: StoreWorkload, now: State) -> Steps:
 def _staged(
     store: DirectoryStore, stage: str, given: list[tuple[str, int, bytes]], *, alone: bool = False
 ) -> list[Part]:
-    """What a task does: its batches lie in a file of its own, lent to the job; `alone`, in one for each partition."""
+    """Stage as a task does: batches in a file that is leased to the job; with `alone`, one file per partition."""
     with store._staging.task(stage) as task:
         parcels: dict[tuple[str, int], PartitionBuffer] = {}
         files: dict[tuple[str, int], StagedFile] = {}
@@ -537,7 +537,7 @@ def consume(run: StoreWorkload, now: State) -> Steps:
                 for _ in consumer.drain():
                     pass
 
-        # If reading fails on the way, what was handed out until then is committed when the consumer is closed.
+        # If reading fails midway, closing the consumer commits the records that it returned until then.
         yield now.committed("readers", offsets), act, {"loose": True}
 
 
@@ -606,7 +606,7 @@ def append_kept(run: StoreWorkload, now: State) -> Steps:
 
 
 def spark_write(run: StoreWorkload, now: State) -> Steps:
-    """What tasks of Spark stage by themselves: in pieces, in files, or with their messages, and once more in a file."""
+    """Stage as Spark's tasks do: in memory, in files, or inside their messages, and once more in a file."""
     query = f"q{run.random.getrandbits(48)}"
     then, given = _transacted(run, now, 60)
     held, own = run.random.choice((1, 200, 2 << 20)), run.random.choice((1, 200, 2 << 20))
@@ -682,7 +682,7 @@ OPERATIONS: dict[str, Callable[[StoreWorkload, State], Steps]] = {
 DISTURBED: dict[str, Callable[[StoreWorkload, State], Steps]] = {
     f"interrupted_{each.__name__}": each for each in (append, transaction, large_transaction, publish, commit, create)
 }
-#: What may be done to a store that was just recovered.
+#: Operations on a newly recovered store.
 AFTERWARDS = ("append_many", "transaction", "commit", "create", "publish", "write")
 
 _PLANS: dict[str, Sequence[str]] = {

@@ -78,7 +78,7 @@ class _Recorder:
         self._mappings: dict[File, mmap.mmap] = {}
 
     def _folder_at(self, path: str, name: str) -> Folder:
-        """What lies there before anything is recorded; all of it is durable."""
+        """Record the existing files, all of them durable."""
         made = Folder(name)
         for entry in os.scandir(path):
             if entry.is_dir(follow_symlinks=False):
@@ -180,7 +180,7 @@ class _Recorder:
             self._mappings[file] = mapping
 
     def look_at_mappings(self) -> None:
-        """Note what was stored through mappings since the last look."""
+        """Record the changes made through mappings since the last call."""
         for file, mapping in self._mappings.items():
             found, known = mapping[:], file.now[: len(mapping)]
             if found != known:

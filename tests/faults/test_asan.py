@@ -72,7 +72,7 @@ kernel.find_header(view, 0, 200, 0)
 
 @pytest.mark.slow
 def test_a_read_behind_a_buffer_is_seen(sanitized: dict[str, str]) -> None:
-    """The kernel is told that a buffer is longer than it is: it has to be the sanitizer that stops it."""
+    """The kernel is given a buffer's length that is too large: the sanitizer must stop it."""
     done = subprocess.run([sys.executable, "-c", BEYOND], env=sanitized, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "heap-buffer-overflow" in done.stderr

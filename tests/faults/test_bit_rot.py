@@ -1,7 +1,8 @@
-"""A wrong bit in any file: told, everything around it served, nothing wrong served. See bits.py for what is promised.
+"""A flipped bit in any file is reported, everything around it is served, and nothing wrong is served. See bits.py for
+the promises.
 
-Here a sample of the bits, chosen by the seed of the run (see seeds.py), for as long as the time box lasts; `-m slow`
-has a larger one, `python -m tests.faults bits` all of them.
+Here: a sample of the bits, chosen by the seed of the run (see seeds.py), within the time box; `-m slow` has a larger
+sample, `python -m tests.faults bits` all bits.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Kept(FileDirectory):
 
 @pytest.fixture
 def on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Kept]]:
-    """Where damaged files are put; fsync takes no time."""
+    """Put damaged files on the disk, with fsyncs that do nothing."""
     opened: list[Kept] = []
 
     def put(files: Mapping[str, bytes]) -> Kept:
@@ -123,7 +124,7 @@ def test_fixtures_are_made_of_the_same_bytes_every_time() -> None:
 
 def test_a_violation_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
     def lies(fixture: Fixture, flip: Flip) -> str:
-        raise AssertionError("not what was promised")
+        raise AssertionError("the promise is broken")
 
     flip = Flip("checkpoint", 3, 1)
     with pytest.raises(Violation) as found:

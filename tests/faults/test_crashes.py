@@ -1,10 +1,10 @@
-"""Nothing that was acknowledged is lost, whenever and however the work ends. The long form: `python -m tests.faults`.
+"""Nothing acknowledged is lost, whenever and however the work ends. The long form: `python -m tests.faults`.
 
-Here, the work of every workload is done with the seed of this run (see seeds.py), of those with readers of some, and
-crashed at a few of its changes for as long as the time box lasts; which workloads that reaches, the seed decides. Seeds
-that have failed before come in every run (failing_seeds.py). The slow form takes all workloads, at every change.
+Here, every workload runs with the seed of this run (see seeds.py), some of those with readers, and is crashed at a few
+of its changes within the time box; the seed decides which workloads come first. Seeds that have failed before are
+replayed in every run (failing_seeds.py). The slow form takes all workloads, at every change.
 
-And the enumeration itself is tested: it finds what is wrong, and what it finds happens again.
+The enumeration itself is tested, too: it finds planted bugs, and its findings can be replayed.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from .transactions import TRANSACTIONS
 from .workloads import LOGS
 
 ROOT = Path(__file__).resolve().parents[2]
-#: How many of the scenarios of a workload are tried here; a store takes longer than a log.
+#: Share of the scenarios of a workload that is tried; a store takes longer than a log.
 SHARES = {
     "tests.faults.workloads": 0.015,
     "tests.faults.transactions": 0.006,
     "tests.faults.stores": 0.006,
     "tests.faults.readers": 0.0012,
 }
-#: Each of these makes few changes; which ones, and where they are interrupted, is what the seed decides.
+#: These make few changes; the seed decides on the changes and the interrupts.
 SEEDS = {"interrupted": 8}
 
 
 def seeds_of(name: str) -> int:
-    """How many seeds of a workload are taken."""
+    """Return the number of seeds for a workload."""
     return next((count for start, count in SEEDS.items() if name.startswith(start)), 1)
 
 
@@ -54,11 +54,11 @@ def few(scenario: Scenario, share: float = 1.0) -> bool:
 
 
 def very_few(scenario: Scenario) -> bool:
-    """For tests that are about the work and not about what is left after a crash."""
+    """Choose few scenarios, for tests of the work itself."""
     return few(scenario, 0.2)
 
 
-#: What shares a time box: (workloads, seconds of CPU, scenarios at least).
+#: Workloads with a common time box: (workloads, seconds of CPU, minimum of scenarios).
 #: All boxes together: 4 s; work that is not crashed takes 2 s more.
 BOXES: dict[str, tuple[list[str], float, int]] = {
     **{f"logs-{part}": (shuffled(LOGS, "logs")[part::3], 0.7, 12) for part in range(3)},
@@ -139,13 +139,13 @@ class Ledger(Workload):
 
 
 class Hasty(Ledger):
-    """It promises what is not durable yet."""
+    """Acknowledges before the data is durable."""
 
     config = LogConfig(durability="os")
 
 
 class Forgetful(Ledger):
-    """It is right after one crash, and not after two."""
+    """Recovers from one crash, and not from two."""
 
     def recover(self, disk: FaultyStorage, promise: list[int], *, power_cut: bool) -> None:
         log = Log.open(disk.plain, LogConfig(durability="os"))  # not closed cleanly: that would make it durable

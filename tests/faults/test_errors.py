@@ -35,7 +35,7 @@ PARTS = 3
 
 
 def chosen(name: str, count: int, what: str) -> list[Trouble]:
-    """So many of all troubles of one operation."""
+    """Return `count` of the faults for one operation."""
     return shuffled(troubles(name, calls_of(TARGETS[name])), f"{what} of {name}")[:count]
 
 

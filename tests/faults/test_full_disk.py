@@ -29,7 +29,7 @@ def small_disk(directory: Path) -> list[str] | None:
 
 
 def met(output: str) -> dict[str, int]:
-    """How often each operation met the limit."""
+    """Return how often each operation met the limit."""
     *lines, last = output.splitlines()
     assert last == "good"
     return {operation: int(count) for operation, count in (line.split() for line in lines)}

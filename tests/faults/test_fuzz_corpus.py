@@ -1,6 +1,6 @@
-"""Every input that fuzzing has kept, once more: what was found stays mended, what was reached stays reached.
+"""Replay every input that fuzzing has kept: fixed bugs stay fixed, covered code stays covered.
 
-`python -m tests.faults fuzz` makes new ones, `--coverage --grow` adds to the corpus.
+`python -m tests.faults fuzz` makes new inputs, `--coverage --grow` adds to the corpus.
 """
 
 from __future__ import annotations

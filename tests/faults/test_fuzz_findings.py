@@ -1,4 +1,4 @@
-"""What fuzzing has found, each as the promise that was broken; the inputs themselves are in the corpus."""
+"""Bugs that fuzzing has found, one test for each broken promise; the inputs are in the corpus."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_small_file_with_a_number_that_is_none_is_corrupt(
 
 @pytest.mark.parametrize("size_bytes", [70, 500, 2**40])
 def test_an_intent_whose_batches_are_not_all_there_does_not_hang(size_bytes: int) -> None:
-    """It was read again and again, forever, by whoever opened the store."""
+    """Opening the store used to read the intent again and again, forever."""
     root = MemoryDirectory()
     with DirectoryStore.open(root) as store:
         topic = store.create_topic("orders")

@@ -1,6 +1,6 @@
-"""kill -9 of real processes, over every kind of work: what was acknowledged is there, whole and in order.
+"""kill -9 of real processes, over every kind of work: acknowledged records are there, whole and in order.
 
-A few kills of each kind here; `python -m tests.faults kills --kills 1000` does more.
+A few kills of each kind; `python -m tests.faults kills --kills 1000` makes more.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_what_was_acknowledged_survives_a_thousand_kills(tmp_path: Path) -> None
     assert counts["killed while opening"] > 0
 
 
-#: What a victim might say about an empty directory.
+#: False claims of a victim about an empty directory.
 LIES = {
     "truncate and trim": ["at", "0", "1.0"],
     "maintenance": ["7", "0", "0"],
@@ -64,7 +64,7 @@ LIES = {
 
 @pytest.mark.parametrize("name", WORKS)
 def test_a_record_that_was_acknowledged_and_is_not_there_is_missed(tmp_path: Path, name: str) -> None:
-    """The checks can fail: each is told of something that nobody ever wrote."""
+    """The checks can fail: each gets an acknowledgement of a record that was never written."""
     honest = Round(1, [["ready"]])
     state = WORKS[name].check(str(tmp_path / "honest"), None, [honest], Counter())
     WORKS[name].check(str(tmp_path / "honest"), state, [Round(2, [["ready"]])], Counter())

@@ -1,7 +1,7 @@
-"""A file that is missing or too short is reported by everyone; see missing.py for what is expected of each.
+"""Every tool reports a file that is missing or too short; see missing.py for the expected loss.
 
-Here some files of logs and stores, chosen by the seed of the run (see seeds.py), for as long as the time box lasts;
-`-m slow` has all of them.
+Some files of logs and stores, chosen by the seed of the run (see seeds.py), within the time box; `-m slow` has all of
+them.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ SEED = int(os.environ.get("SAWLOG_SEED", "5"))
 
 @contextmanager
 def never_left(*processes: subprocess.Popen[str]) -> Iterator[None]:
-    """Whatever happens, nobody is left, and nobody stopped."""
+    """Kill the processes at the end, stopped ones too."""
     try:
         yield
     finally:
@@ -40,7 +40,7 @@ def never_left(*processes: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def acknowledged(output: str) -> dict[int, str]:
-    """What a writer said; its last line may have been cut by a kill."""
+    """Return the acknowledgements of a writer, without a last line that a kill has cut."""
     lines = [line.split() for line in output[: output.rfind("\n") + 1].splitlines() if line != "ready"]
     return {int(offset): name for offset, name in lines}
 
@@ -117,7 +117,7 @@ def test_a_stopped_writer_keeps_its_lock_and_whoever_reads_goes_on(tmp_path: Pat
                 assert time.monotonic() < deadline, "it has not gone on"
                 time.sleep(0.01)
         writer.send_signal(signal.SIGSTOP)
-        writer.kill()  # also what is stopped dies, and lets go of the lock
+        writer.kill()  # a stopped process dies, too, and releases the lock
         writer.communicate()
     with Log.open(tmp_path) as log:
         assert log.recovery
@@ -138,7 +138,7 @@ def test_a_stopped_writer_keeps_its_lock_and_whoever_reads_goes_on(tmp_path: Pat
     ],
 )
 def test_readers_follow_a_writer_that_compacts_and_dies(tmp_path: Path, trims: bool, kills: int) -> None:
-    """Monotone, every record as it was written, none passed over that stays; whoever writes, and however often it is
+    """Offsets increase, every record is as written, and no surviving record is skipped, however often the writer is
     killed during a rewrite."""
     chance = random.Random(SEED)
     options = ("fall",) if trims else ()

@@ -1,10 +1,10 @@
-"""Power cuts over recorded system calls: real files keep what the simulated disk promises for them.
+"""Power cuts over recorded system calls: real files keep the promises that the simulated disk makes for them.
 
-A few power cuts here, of workloads and at moments that the seed of the run chooses (see seeds.py), for as long as the
-time box lasts; `-m slow` has all workloads, `python -m tests.faults recorded` more seeds.
+A few power cuts, of workloads and at moments that the seed of the run chooses (see seeds.py), within the time box; `-m
+slow` has all workloads, `python -m tests.faults recorded` more seeds.
 
-And the method itself is tested: the recorder sees every change, the model says what is durable and what is not, and an
-fsync that is left out is found.
+The method itself is tested, too: the recorder sees every change, the model knows what is durable, and a missing fsync
+is found.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_what_files_promise_survives_many_power_cuts(name: str, place: Path) -> 
 
 _FILE = "FileDirectory"
 _BY_NAME = {each.name: each for each in MUTANTS}
-#: What is planted, and in which workloads it shows.
+#: Planted omissions, and the workloads that reveal them.
 LEFT_OUT = {
     "fsync before an acknowledgement": (_BY_NAME["ack before fsync"], "appending_always"),
     "fsync of all directories": (_BY_NAME["no directory fsync"], "appending_always"),
@@ -199,7 +199,7 @@ def test_calls_elsewhere_are_not_recorded(tmp_path: Path) -> None:
 
 
 def found(history: History, call: int | None = None) -> list[Tree]:
-    """What power cuts leave before a call, or in the end: all states, some of each."""
+    """Return the results of power cuts before a call, or at the end: some of every state."""
     at = len(history.calls) + 1 if call is None else call
     return [
         PowerCut(history, at, names, data, random.Random(seed)).tree()

@@ -1,5 +1,5 @@
-"""Bugs that were mended and that no crash, error or wrong bit brings to light: each has a test here, or one that
-`promised` lists, so that it is found when it is planted again."""
+"""Fixed bugs that no crash, error or flipped bit reveals: each has a test here, or one that `promised` lists, so that
+it is found when it is planted again."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_no_more_segments_are_open_at_once_than_may_be(work: str, monkeypatch: p
 
 @pytest.mark.parametrize("name", [None, "job"])
 def test_a_transaction_stays_whole_if_its_process_dies_and_then_the_power_is_cut(name: str | None) -> None:
-    """Whoever completes it may find an intent whose name is in the cache and not yet on the disk."""
+    """The next process may find an intent whose name is in the cache and not yet on the disk."""
     disk = FaultyStorage(seed=1)
     with DirectoryStore.open(disk, maintenance_interval_s=None) as store:
         store.create_topic("orders", 2)
@@ -107,7 +107,7 @@ def begun_and_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_acknowledged_after_an_interrupted_rotation_survives_a_power_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The file of the segment that was not begun must not come back beside what continues in the old one."""
+    """The file of the abandoned segment must not return next to the old segment, which continues."""
     disk = FaultyStorage(seed=1)
     log = Log.open(disk.plain, LogConfig(checkpoint_interval_ms=3_600_000))
     log.append(b"before")
@@ -284,7 +284,7 @@ def test_a_lease_that_is_being_written_is_not_swept(tmp_path: Path, monkeypatch:
 
 
 def test_a_lock_that_was_given_up_is_free_although_somebody_has_copies_of_it(tmp_path: Path) -> None:
-    """As a program has that another thread is just starting."""
+    """As in a program in which another thread is just starting a process."""
     directory = FileDirectory(tmp_path)
     lock: Any = directory.lock("LOCK")
     copies = [os.dup(fd) for fd in lock._fds]
@@ -371,7 +371,7 @@ def test_a_trim_that_a_full_disk_refuses_leaves_a_log_that_starts_where_its_file
 
 
 def test_a_producer_is_known_by_what_it_wrote_after_a_truncation_on_a_full_disk() -> None:
-    """What `producers` says of the log before it was cut must not be believed of the one after."""
+    """The producers file describes the log before the truncation and must not be believed afterwards."""
     disk = FaultyStorage(seed=1)
     log = Log.open(disk, LogConfig(durability="os", checkpoint_interval_ms=3_600_000))
     log.append_many([b"before"] * 6)
@@ -486,7 +486,7 @@ def test_an_epoch_that_only_readers_know_of_is_not_given_again(tmp_path: Path) -
 
 
 def test_bytes_that_were_cut_off_before_a_death_do_not_come_back_after_a_clean_close() -> None:
-    """The next process finds the file as short as it should be; that the disk has it so, nobody has seen to yet."""
+    """The next process finds the file with its correct length, which is not yet durable."""
     disk = FaultyStorage(seed=1)
     with Log.open(disk) as log:
         log.append(b"kept")

@@ -1,4 +1,4 @@
-"""Threads that wait for the same fsync are told only what it has made durable."""
+"""Threads that share an fsync are acknowledged only for records that it has made durable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_beside_a_truncation_nothing_is_announced_or_shown_that_a_power_cut_take
 
 
 def test_a_record_that_was_not_synced_is_seen_to_be_lost() -> None:
-    """What this module looks with can see."""
+    """The check of this module can fail."""
     from sawlog import Log, LogConfig
 
     disk = SlowToReturn(1)

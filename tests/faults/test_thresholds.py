@@ -20,11 +20,11 @@ from .thresholds import _PLACES, NOT_VARIED, TABLE, chosen, get, small
 pytestmark = pytest.mark.group("thresholds")
 
 SOURCE = Path(sawlog.__file__).parent
-#: What makes a log, a store, and what Spark's tasks stage.
+#: Packages that make a log and a store, and that stage for Spark.
 FOLDERS = ("batch", "storage", "log", "store", "spark")
 #: The workloads write directories.
 LEFT_OUT = ("batch.kernel.", "store.objects.", "store.replica.")
-#: What a size is called; and any number that is written as a power of two above a thousand.
+#: Names of sizes; and numbers written as a power of two above a thousand.
 _NAME = re.compile(r"BYTES|MOST|MAX_|LEAST|SMALL|ROWS|_STEP$|SPAN|CHUNK|SHIFT|_BATCHES$|_SEGMENTS$|REMEMBERED|LONGEST")
 #: Sizes without a name, in functions: where, and why no workload changes them.
 UNNAMED = {

@@ -1,16 +1,16 @@
-"""Threads that share an fsync: each is told that its record is durable, and the power is cut at that moment.
+"""Threads that share an fsync: the power is cut at the moment when a thread's record is acknowledged.
 
-Group commit lets one thread sync for all who have written by then. Who has written later, while the sync was running,
-must wait for the next one. So here a sync takes its time *after* it has done its work: whoever is woken too soon finds
-its record lost. After every append its thread crashes the simulated disk and looks.
+Group commit lets one thread sync for all that have written by then. A thread that writes later, while the sync is
+running, must wait for the next one. Here a sync returns late, *after* it has done its work: a thread that is woken too
+soon finds its record lost. After every append its thread crashes the simulated disk and looks.
 
-In a second kind of round (`play_cutting`) one thread truncates beside those that append, and whoever has synced takes
-its time before it tells the others, so that the log is cut in between. A reader in another process cuts the power
-whenever it sees a new record: that must be durable. A follower goes on where the log was cut: it has seen every record
-that is there at the end.
+In a second kind of round (`play_cutting`) one thread truncates while others append, and the syncing thread pauses
+before it wakes the others, so that the log is cut in between. A reader in another process cuts the power whenever it
+sees a new record, which must be durable. A follower continues where the log was cut: at the end it has seen every
+record that is there.
 
-`python -m tests.faults threads --rounds N`: a round is some threads on a new log. When threads run is decided by the
-machine, so the seed decides only what is appended.
+`python -m tests.faults threads --rounds N`: a round is some threads on a new log. The machine schedules the threads;
+the seed decides only on the records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 THREADS = 6
 APPENDS = 8
-#: How long anything may take that takes milliseconds.
+#: Limit for anything that normally takes milliseconds.
 _PATIENCE_S = 60.0
 _CONFIG = LogConfig(segment_bytes=4000, checkpoint_interval_ms=3_600_000)
 
@@ -57,7 +57,7 @@ def found_after_a_power_cut(disk: FaultyStorage, offset: int) -> bytes | None:
 
 
 def play(seed: int, on_append: Callable[[], None] = lambda: None) -> list[str]:
-    """One round; what was lost."""
+    """Play one round and return the lost records."""
     disk = SlowToReturn(seed)
     log = Log.open(disk, _CONFIG)
     lost: list[str] = []
@@ -95,10 +95,10 @@ class Cutting:
         self._slow_to_tell()
         self._on_append = on_append
         self.lost: list[str] = []
-        #: Where the log was cut, or is about to be, one after the other; and how many of these are done.
+        #: Offsets of all truncations, including the one in progress, and the number of finished ones.
         self.cuts: list[int] = []
         self.cuts_done = 0
-        #: What was acknowledged: how many cuts were begun before it was sent, its offset and value.
+        #: Acknowledged records: number of cuts begun before the append, offset, value.
         self.told: list[tuple[int, int, bytes]] = []
         self.followed: set[bytes | None] = set()
         self.ended = threading.Event()
@@ -159,7 +159,7 @@ class Cutting:
             self._on_append()
 
     def _was_cut(self, cuts: int, offset: int) -> bool:
-        """Whether it may have been cut off since there were that many cuts."""
+        """True if the record may have been truncated after that number of cuts."""
         return any(cut <= offset for cut in self.cuts[cuts:])
 
     def _cut(self) -> None:
@@ -173,7 +173,7 @@ class Cutting:
                 self.cuts_done += 1
 
     def _look(self) -> None:
-        """In another process: what it sees survives a power cut at that moment."""
+        """Read as another process: every record seen survives a power cut at that moment."""
         with Log.open(self.disk.plain, _CONFIG, mode="r") as log:
             known = 0
             while not self.ended.is_set():
@@ -216,7 +216,7 @@ class Cutting:
 
 
 def play_cutting(seed: int, on_append: Callable[[], None] = lambda: None) -> list[str]:
-    """One round in which the log is truncated meanwhile; what was lost."""
+    """Play one round with truncations and return the lost records."""
     return Cutting(seed, on_append).play()
 
 

@@ -1,12 +1,12 @@
-"""The sizes at which the engine does something else, made small: work of a few kilobytes passes all of them.
+"""The sizes at which the engine changes its behaviour, made small, so that a few kilobytes of work pass all of them.
 
-A record of 40 bytes never meets a limit of 16 MiB, so a bug beyond such a limit is not seen by any workload. `TABLE`
-has every size of the engine; `chosen(seed)` takes some of them, each with a value below, around or above what a
-workload writes, and `small` sets them for the duration of a run. What a seed chooses is the same every time.
+A record of 40 bytes never meets a limit of 16 MiB, so no workload would find a bug beyond such a limit. `TABLE` lists
+every size of the engine; `chosen(seed)` picks some of them, each with a value below, around or above the sizes of a
+workload, and `small` sets them during a run. A seed always picks the same.
 
-A size that is not in the table is in `NOT_VARIED`, with the reason. A test (test_thresholds.py) looks for sizes in the
-source, so that a new one has to be put into one of the two; and for modules that have imported one of them under its
-name, because they keep the old value otherwise.
+A size outside the table is in `NOT_VARIED`, with the reason. test_thresholds.py searches the source for sizes, so that
+a new one has to be put into one of the two, and for modules that import a size by name, because they would keep the old
+value.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """One size: where it is kept, and what it may be. A place is `module:NAME`, or `module:function(parameter)` for the
-    default of a parameter, which was taken from the name when the module was imported."""
+    """A size: its place and its possible values. A place is `module:NAME`, or `module:function(parameter)` for the
+    default of a parameter, which was evaluated when the module was imported."""
 
     places: tuple[str, ...]
     choices: tuple[int, ...]
@@ -56,7 +56,7 @@ TABLE: tuple[Threshold, ...] = (
         300,
         2000,
     ),
-    # How much goes into one batch, one placement, one file.
+    # Sizes of one batch, one placement, one file.
     _one("log.tables:_GROUP_BYTES", 100, 500, 1500),
     _one(
         "log.writer:BATCH_BYTES log.log:BATCH_BYTES log.tables:BATCH_BYTES "
@@ -97,7 +97,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.compaction:KEY_BYTES log.compaction:compact(key_bytes)", 192, 400),
     _one("log.compaction:_MIN_SLOTS", 8),
     _one("log.maintenance_state:_MOST", 1, 2),
-    # How much is looked at in one step.
+    # Amounts read in one step.
     _one(
         "log.batches:CHUNK_BYTES log.lookup:CHUNK_BYTES log.segment:CHUNK_BYTES "
         "log.reader:CHUNK_BYTES log.segment:Segment.chunks(chunk_bytes) "
@@ -201,7 +201,7 @@ def _parts(place: str) -> tuple[Any, str, str | None]:
 
 
 def get(place: str) -> int:
-    """What it is now."""
+    """Return the current value."""
     owner, name, parameter = _parts(place)
     found: Any = getattr(owner, name)
     if parameter is None:
@@ -212,7 +212,7 @@ def get(place: str) -> int:
 
 
 def put(place: str, value: int) -> None:
-    """Let it be that."""
+    """Set the value."""
     owner, name, parameter = _parts(place)
     if parameter is None:
         setattr(owner, name, value)
@@ -233,7 +233,7 @@ def _place_of(function: Any, parameter: str) -> int:
 
 
 def chosen(seed: int | str) -> dict[str, int]:
-    """Which sizes are other than usual under a seed: some, many or nearly all of them."""
+    """Choose the sizes that a seed changes: some, many or nearly all of them."""
     chance = random.Random(f"thresholds {seed}")
     share = chance.choice((0.15, 0.5, 0.9))
     return {each.name: chance.choice(each.choices) for each in TABLE if chance.random() < share}

@@ -1,13 +1,13 @@
-"""Work with transactions of Kafka's producers on one log, for the crash enumeration: what is committed stays so.
+"""Transactions of Kafka producers on one log, for the crash enumeration: a commit stays committed.
 
 Producers send batches in transactions, which are committed and aborted, while segments are sealed, merged, trimmed and
 truncated. After a crash:
 
-- the log holds what was appended up to some point, at least what was acknowledged; and which records of it are
-  committed, and where the last stable offset is, is what the markers up to that point say: for the next writer, for a
-  reader before it and beside it, whatever caches the crash has left;
-- under "always", and after the end of a process, what a reader has been shown as committed is still committed: also if
-  it looked while a marker was on its way to the disk.
+- the log holds a prefix of the appended batches, at least the acknowledged ones; the markers in that prefix decide
+  which records are committed and where the last stable offset is: for the next writer, and for a reader before it and
+  next to it, whatever caches the crash has left;
+- under "always", and after the death of a process, records that a reader has seen as committed are still committed,
+  even if it read while a marker was on its way to the disk.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ PRODUCERS = (1, 2, 3)
 
 @dataclass
 class Promise:
-    """What was appended, what of it is acknowledged, and what somebody has seen as committed."""
+    """Appended batches, the acknowledged part of them, and the records that a reader has seen as committed."""
 
     entries: list[Entry] = field(default_factory=list)
     lowest: int = 0
     durable: int = 0
     end: int = 0
-    #: What is on its way: batches; or the log is being cut, or trimmed, at an offset.
+    #: The change in progress: batches; or a truncation or trim at an offset.
     coming: list[Entry] = field(default_factory=list)
     cutting: int | None = None
     trimming: int | None = None
     shown: dict[int, bytes] = field(default_factory=dict)
 
     def model(self, end: int, lowest: int) -> Model:
-        """What a log must hold that ends there."""
+        """Return the expected contents of a log that ends there."""
         every = Model([*self.entries, *self.coming], lowest)
         return Model(every.truncated(end), lowest)
 
@@ -163,7 +163,7 @@ class TransactionWorkload(Workload):
     # --- what must be true
 
     def look(self, log: Log, promise: Promise) -> None:
-        """Everything is as the markers say; and what is shown now stays, as far as the policy goes."""
+        """Check the log against the markers; records shown now stay, as far as the policy promises."""
         self.check_log(log, promise.model(log.visible_offset, log.lowest_offset))
         if self.config.durability == "always":
             promise.shown = {record.offset: record.value or b"" for record in log.scan()}
@@ -184,7 +184,7 @@ class TransactionWorkload(Workload):
     def check(self, disk: FaultyStorage, promise: Promise, *, power_cut: bool) -> None:
         chance = random.Random(disk.seed)
         if power_cut:
-            promise.end = promise.durable  # also if the process of whoever opens it next dies before it has
+            promise.end = promise.durable  # even if the next process dies before it has recovered the log
             if self.config.durability != "always":
                 promise.shown.clear()
         if chance.random() < 0.5:

@@ -1,14 +1,14 @@
-"""What a process does until it is killed, and what has to be there afterwards: the kinds of work of `kills`.
+"""The kinds of work of `kills`: a process that works until it is killed, and the check of what it leaves.
 
-A `Work` has two sides. `work` runs in the victim: it says "ready" once it has opened what it writes to, then writes for
-ever, and says a line for everything that was acknowledged (and, where that matters, one before it is tried). `check`
-runs in another process after the kill: it opens the same directory, compares it with what was said, and writes a little
-more, as the next writer would. It raises `AssertionError` for whatever is lost, invented, torn or out of order.
+A `Work` has two sides. `work` runs in the victim: it prints "ready" once it has opened its log or store, then writes
+forever, and prints a line for every acknowledgement (and, where that matters, one before each attempt). `check` runs in
+another process after the kill: it opens the same directory, compares it with the output, and writes a little more, as
+the next writer would. It raises `AssertionError` for anything lost, invented, torn or out of order.
 
-A killed process loses nothing that it has written, whatever the durability policy: this finds torn appends, wrong
-recovery, half-done operations and locks that stay. It cannot find a missing fsync, because the page cache survives.
+A killed process loses none of its writes, whatever the durability policy: this finds torn appends, wrong recovery,
+half-done operations and locks that stay. It cannot find a missing fsync, because the page cache survives.
 
-Every value names itself and carries a digest (`tests.processes.content`), so that a wrong byte is seen.
+Every value contains its name and a digest (`tests.processes.content`), so that a wrong byte is noticed.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def prepare() -> None:
 
 
 class Work(ABC):
-    """One kind of work. `state` is what the last check found, in whatever form a work likes; None at first."""
+    """One kind of work. `state` is the result of the last check, in a form of the work's own; None at first."""
 
     name = ""
-    #: Whether several victims may die one after the other before anybody looks.
+    #: True if several victims may die one after the other before a check.
     chained = False
 
     @abstractmethod
@@ -84,12 +84,12 @@ def recovered(log: Log, found: Counter[str]) -> Log:
 
 
 def names(records: Iterable[Any]) -> list[str]:
-    """What the records call themselves; every byte of them is right."""
+    """Return the names in the records after checking every byte."""
     return [content.name_of(record.value) for record in records]
 
 
 def before_recovery(place: str, config: LogConfig) -> dict[int, str]:
-    """What a reader sees before any writer has put the log in order."""
+    """Return the records that a reader sees before any writer has recovered the log."""
     try:
         with Log.open(place, config, mode="r") as reader:
             return {record.offset: content.name_of(record.value) for record in reader.scan()}
@@ -100,9 +100,9 @@ def before_recovery(place: str, config: LogConfig) -> dict[int, str]:
 def check_seen(
     seen: dict[int, str], there: dict[int, str], acknowledged: int, going: Mapping[int, str] | None = None
 ) -> None:
-    """What a reader saw before there was a writer again is the beginning of what that found: what the one before had
-    placed and not shown is not seen. All that was acknowledged is. What a truncation that was under way would take
-    (`going`) may have been seen before the next writer has finished it."""
+    """Check the records that a reader saw before the next writer recovered the log: a prefix of the log with everything
+    acknowledged, but without records that were placed and not yet visible. Records that an unfinished truncation would
+    drop (`going`) may have been seen."""
     end = max(seen, default=-1) + 1
     expected = {**(going or {}), **there}
     assert seen == {offset: name for offset, name in expected.items() if offset < end}, "a reader saw another log"
@@ -111,7 +111,7 @@ def check_seen(
 
 
 def leave(log: Log, chance: random.Random) -> None:
-    """Half of those who look afterwards close in order; the others die, too."""
+    """Close the log cleanly in half of the cases."""
     if chance.random() < 0.5:
         log.close()
 
@@ -210,7 +210,7 @@ class Reopening(Appends):
 
 @dataclass(slots=True)
 class Cut:
-    """What a log that is truncated and trimmed should hold: names by offset, and where it starts and ends."""
+    """Expected contents of a log that is truncated and trimmed: names by offset, log start and end."""
 
     kept: dict[int, str] = field(default_factory=dict)
     lowest: int = 0
@@ -280,7 +280,7 @@ class Cutting(Work):
 
     @staticmethod
     def _apply(told: Cut, round_: Round) -> tuple[list[str], dict[str, int]]:
-        """Bring what is known up to the last line; what was being tried then."""
+        """Apply the output up to its last line; return the attempts without an outcome."""
         trying: list[str] = []
         pending: dict[str, int] = {}
         for word, *rest in round_.lines:
@@ -332,14 +332,14 @@ class Maintenance(Work):
 
 
 class Producing(Work):
-    """An idempotent producer: what was not acknowledged is sent again, and is there once."""
+    """An idempotent producer: an unacknowledged batch is sent again and stored once."""
 
     name = "producer"
     config = LogConfig(segment_bytes=1500, durability="os", checkpoint_interval_ms=5)
 
     @staticmethod
     def _batch(sequence: int) -> tuple[bytes, int]:
-        """The batch at a sequence number; the same whoever makes it."""
+        """Return the batch at a sequence number, which is always the same."""
         count = random.Random(sequence).randrange(1, 5)
         values = [content.make(str(sequence + at), 60) for at in range(count)]
         return encode(values, producer=Producer(7, 0, sequence)), count
@@ -465,7 +465,7 @@ class Staging(Work):
             store._staging.publish(stage, parts, name="query", sequence=batch)
             say(f"done {batch}")
             if batch % 7 == 3:
-                store._staging.discard(stage)  # a driver in doubt: what was published stays
+                store._staging.discard(stage)  # a driver in doubt: the published data stays
 
     def check(self, place: str, state: Any, rounds: list[Round], found: Counter[str]) -> dict[str, int]:
         [round_] = rounds
@@ -539,8 +539,8 @@ class Committing(Work):
 
 
 class Watched(Work):
-    """Appends, while a reader and a member of a group, in processes of their own, say what they see. Whoever has seen a
-    record finds it again, and the group is given every record, however its writer ended."""
+    """Appends, while a reader and a group member in separate processes report the records they see. A record that was
+    seen stays, and the group receives every record, however its writer ended."""
 
     TOPIC = "watched"
 

@@ -1,20 +1,20 @@
-"""What everybody who reads a topic has seen, and what must be true of it whatever happens: the promise of `readers`.
+"""Everything that the readers of a topic have seen, and the rules it must obey: the promise of `readers`.
 
-Values are unique, so that a record is known by its value. The witness is told what is about to be appended, dropped and
-rolled back, and what each reader, group and planner sees. It holds them to these rules:
+Values are unique and identify their records. The witness is told about appends, removals and rollbacks, and about the
+records that each reader, group and planner sees. It checks these rules:
 
     I1  Every record that is in the log at the end was delivered to each group and each planner at some time.
-    I2  A record that anybody saw stays, at its offset, until the work drops it (truncate, trim, compaction). Under
-        "always" also in a power cut; under the other policies what was durable does then, and everything in a kill.
-    I3  Nobody sees a record that is rolled back, one that nobody sent, or a part of an append.
+    I2  A record that was seen stays, at its offset, until the work drops it (truncate, trim, compaction): under
+        "always" also in a power cut; otherwise durable records in a power cut, and all records in a kill.
+    I3  No reader sees a record that is rolled back, one that was never sent, or a part of an append.
     I4  durable <= visible <= written <= next, at every look.
     I5  Leader epochs never go down, and each batch has the epoch that the list says.
 
-After a power cut nothing is published, and readers see every whole batch until there is a writer again: then, and of an
-append that was under way when it all ended, parts may be seen (they stay, as the rest of I2 says).
+After a power cut nothing is published, and readers see every whole batch until there is a writer again: then parts of
+an append that was in progress may be seen (they stay, as the rest of I2 says).
 
-Readers look in the middle of operations, where an error would be taken for one of the disk. So what is wrong is written
-down (`trouble`), and raised by `check` when the operation is over, or when what a crash has left is recovered.
+Readers look in the middle of operations, where an error would pass for one of the disk. Violations are therefore
+collected (`trouble`), and `check` raises them when the operation is over, or after recovery from a crash.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Told = tuple[int, int]
 
 
 def named(value: bytes | None) -> str:
-    """What a value calls itself, without what only makes it long."""
+    """Return the name in a value, without its padding."""
     return "nothing" if value is None else value.partition(b":")[0].decode()
 
 
 @dataclass(frozen=True)
 class Append:
-    """What counts together: values by partition."""
+    """One append: values by partition."""
 
     parts: Mapping[int, tuple[bytes, ...]]
     #: It has neither returned nor failed.
@@ -63,11 +63,11 @@ class Witness:
     appends: list[Append] = field(default_factory=list)
     #: value -> the number of its append
     sent: dict[bytes, int] = field(default_factory=dict)
-    #: Values that nobody may see: rolled back, or truncated for good.
+    #: Values that no reader may see: rolled back, or truncated for good.
     banned: set[bytes] = field(default_factory=set)
     #: Values that may go: a truncation, trim or compaction that concerns them has been asked for.
     going: set[bytes] = field(default_factory=set)
-    #: Of these, those that were trimmed: if the checkpoint is lost they may be there again.
+    #: Trimmed ones among them: if the checkpoint is lost they may return.
     trimmed: set[bytes] = field(default_factory=set)
     #: By partition: offset -> value, as somebody saw it.
     seen: list[dict[int, bytes]] = field(default_factory=lambda: [{} for _ in range(PARTITIONS)])
@@ -75,26 +75,26 @@ class Witness:
     durable: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
     #: By partition: the highest leader epoch that anybody saw.
     epoch: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
-    #: The partitions whose epochs are lost, and which nobody has opened for writing since.
+    #: Partitions whose epochs are lost and which no writer has opened since.
     unknown: set[int] = field(default_factory=set)
-    #: By partition: what was published since the machine was started.
+    #: By partition: values published since the machine was started.
     told: list[list[Told]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
-    #: By partition: an older one that somebody has put back.
+    #: By partition: an older value that was put back.
     restored: list[Told | None] = field(default_factory=lambda: [None] * PARTITIONS)
-    #: Whether what is published is of this start of the machine, and there was a writer since.
+    #: True if the published values are of this boot and there was a writer since.
     is_published: bool = True
-    #: Whether the power was ever cut: records may be gone whose epoch only the checkpoint knows.
+    #: True after any power cut: records may be lost whose epoch only the checkpoint knows.
     was_cut: bool = False
     #: By group or planner: the values that were delivered to it.
     got: dict[str, set[bytes]] = field(default_factory=dict)
     #: By planner: its checkpoint, which survives everything.
     plans: dict[str, object] = field(default_factory=dict)
-    #: Whether the group "old" has committed without an epoch.
+    #: True if the group "old" has committed without an epoch.
     old: bool = False
     trouble: list[str] = field(default_factory=list)
 
     def copy(self) -> Witness:
-        """As it is now."""
+        """Return a copy."""
         return replace(
             self,
             appends=list(self.appends),
@@ -119,7 +119,7 @@ class Witness:
             self.trouble.append(f"{rule}: {what}")
 
     def check(self) -> None:
-        """Raise what was found."""
+        """Raise the collected violations."""
         assert not self.trouble, "; ".join(self.trouble)
 
     # --- what is done
@@ -133,15 +133,15 @@ class Witness:
         return number
 
     def stored(self, number: int) -> None:
-        """It has returned."""
+        """The append has returned."""
         self.appends[number] = replace(self.appends[number], under_way=False)
 
     def doubt(self, number: int) -> None:
-        """It has failed, and so has the log: what there is of it, the next open decides."""
+        """The append has failed, and so has the log: the next open decides what is there."""
         self.appends[number] = replace(self.appends[number], under_way=False, broken=True)
 
     def refuse(self, number: int, only: Iterable[bytes] | None = None) -> None:
-        """It has failed, or these of its values were rolled back, and the log continues: nobody saw them or will."""
+        """The append has failed, or these of its values were rolled back; the log continues, no reader sees them."""
         values = {value for part in self.appends[number].parts.values() for value in part}
         values = values if only is None else set(only)
         for partition, there in enumerate(self.seen):
@@ -153,30 +153,30 @@ class Witness:
             self.stored(number)
 
     def begin_truncation(self, partition: int, offset: int) -> None:
-        """What lies from `offset` on is about to go."""
+        """A truncation of the records from `offset` on is about to begin."""
         self.going.update(value for at, value in self.seen[partition].items() if at >= offset)
         self.durable[partition] = min(self.durable[partition], offset)
 
     def end_truncation(self, partition: int, offset: int) -> None:
-        """It is gone for good."""
+        """The truncation is final."""
         there = self.seen[partition]
         self.banned.update(value for at, value in there.items() if at >= offset)
         self.seen[partition] = {at: value for at, value in there.items() if at < offset}
 
     def begin_trim(self, partition: int, offset: int) -> None:
-        """What lies below `offset` is about to go."""
+        """A trim of the records below `offset` is about to begin."""
         below = {value for at, value in self.seen[partition].items() if at < offset}
         self.going |= below
         self.trimmed |= below
 
     def end_trim(self, partition: int, offset: int) -> None:
-        """It is gone."""
+        """The trim is final."""
         self.seen[partition] = {at: value for at, value in self.seen[partition].items() if at >= offset}
 
     # --- what happens
 
     def crash(self, *, power_cut: bool) -> None:
-        """Everything has ended; what was under way is broken."""
+        """Everything has ended; the operations in progress are broken."""
         for number, each in enumerate(self.appends):
             if each.under_way:
                 self.doubt(number)
@@ -197,7 +197,7 @@ class Witness:
                 self.seen[partition] = kept
 
     def take_over(self, partition: int, there: set[bytes]) -> None:
-        """There is a writer again, and it has found these: what was to go and has not, stays."""
+        """A new writer has found these values: records that were about to go and are still there stay."""
         known = self.seen[partition]
         self.unknown.discard(partition)
         self.seen[partition] = {at: value for at, value in known.items() if value not in self.going or value in there}
@@ -212,14 +212,14 @@ class Witness:
     # --- what is seen
 
     def tell(self, partition: int, told: Told | None) -> None:
-        """What is published now."""
+        """Record the published value."""
         if told is not None and told != self.restored[partition]:
             self.restored[partition] = None
             if not self.told[partition] or self.told[partition][-1] != told:
                 self.told[partition].append(told)
 
     def look(self, partition: int, view: View) -> None:
-        """Somebody reads all of a partition."""
+        """Check a complete read of a partition."""
         rows = {offset: value for offset, (value, _) in view.rows.items()}
         self._check_staying(partition, view, rows)
         self._check_sent(partition, view.who, rows)
@@ -265,12 +265,11 @@ class Witness:
         if self.restored[partition] is None and partition not in self.unknown:
             if current < self.epoch[partition]:
                 self.complain("I5", f"{partition} was in epoch {self.epoch[partition]}, {view.who} sees {current}")
-            if self.told[partition]:  # what is published is durable; a file's name that was just changed may not be
+            if self.told[partition]:  # the published value is durable; a new name of a file may not be
                 self.epoch[partition] = max(self.epoch[partition], current)
             for offset, (value, epoch) in view.rows.items():
                 said = max((each for each, start in entries if start <= offset), default=entries[0][0])
-                # Where a truncation was interrupted, the epoch that it was to begin may be there before what goes has
-                # gone.
+                # After an interrupted truncation, the new epoch may be there before the dropped records are gone.
                 if epoch != said and value not in self.going:
                     self.complain(
                         "I5", f"offset {offset} of {partition} is of epoch {epoch}; {view.who} sees the list {entries}"
@@ -288,7 +287,7 @@ class Witness:
         self.seen[partition][offset] = value
 
     def check_delivered(self, partition: int, values: Iterable[bytes]) -> None:
-        """Everybody has drained a partition that holds these."""
+        """Check that every group and planner, after draining the partition, has received these values."""
         for name, got in self.got.items():
             skipped = [value for value in values if value not in got]
             if skipped:

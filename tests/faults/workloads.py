@@ -1,14 +1,15 @@
-"""Work on one log: every public operation that writes, each with what it promises, for the crash enumeration.
+"""Work on one log for the crash enumeration: every public operation that writes, each with its promise.
 
-`LOGS` has one workload for each operation under each durability that matters for it, and `mixed` ones that do
+`LOGS` has one workload for each operation under each durability policy that matters for it, and `mixed` ones that do
 everything in an order that the seed decides. After a crash:
 
-- a reader that comes before the next writer sees what keeps the promise, changes nothing, and agrees with the writer;
-- the next writer's recovery finds no corruption, the log verifies, and holds what was promised, nothing else;
+- a reader that comes before the next writer sees a state that keeps the promise, changes nothing, and agrees with the
+  writer;
+- the next writer's recovery finds no corruption, the log verifies, and holds the promised records, nothing else;
 - opening it once more, without having closed it, changes not a byte, nor does opening and closing it twice;
-- it continues: some more is done to it, under the same promises, and it is closed, or not.
+- it continues: more operations follow, under the same promises, and it is closed, or not.
 
-The reader and the second openings come by chance, not every time: there are very many times.
+The reader and the second openings come at random, not every time: there are very many runs.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ CONFIG = LogConfig(
 DURABILITIES: dict[str, Any] = {"always": "always", "os": "os", "interval": Interval(ms=3_600_000, bytes=600)}
 #: Calls that change something.
 WRITING = frozenset({"append", "create", "remove", "rename", "replace", "sync", "truncate", "write_at"})
-#: What may be done to a log that was just recovered.
+#: Operations on a newly recovered log.
 AFTERWARDS = ("append", "append_many", "append_stream", "seal", "truncate", "trim", "sync", "merge")
 
 
@@ -66,12 +67,12 @@ class LogWorkload(Workload):
     """Some operations on one log."""
 
     config: ClassVar[LogConfig] = CONFIG
-    #: What is done, in this order; "any" is one that the seed chooses.
+    #: Operations, in this order; "any" is one that the seed chooses.
     plan: ClassVar[Sequence[str]] = ()
     #: Closed in the end; else it ends as it is.
     closes: ClassVar[bool] = True
     keys: ClassVar[int] = 4
-    #: Whether "any" may be something that others, or an interrupt, come into the middle of.
+    #: True if "any" includes operations with interrupts or concurrent operations.
     disturbs: ClassVar[bool] = True
 
     def __init__(self, seed: int) -> None:
@@ -79,7 +80,7 @@ class LogWorkload(Workload):
         self.promise = LogPromise()
         #: The sizes of the engine that are other than usual.
         self.sizes = chosen(seed)
-        #: What it runs on, if that is a simulated disk.
+        #: The disk, if it is a simulated one.
         self.disk: FaultyStorage | None = None
         self._sent = 0
 
@@ -117,7 +118,7 @@ class LogWorkload(Workload):
         return (OPERATIONS.get(name) or DISTURBED[name])(self, log, promise) or log
 
     def reopened(self, log: Log, promise: LogPromise) -> Log:
-        """After the log has failed: what was acknowledged is there, and what was on its way may be."""
+        """Reopen a failed log: acknowledged records are there, and the append in progress may be."""
         with suppress(SawlogError):
             log.close()
         log = Log.open(log._access.directory, self.config)
@@ -128,16 +129,16 @@ class LogWorkload(Workload):
         return log
 
     def _check_interval(self, log: Log, promise: LogPromise) -> None:
-        """Of what was acknowledged under an interval, less than its bytes are at risk."""
+        """Under an interval, fewer acknowledged bytes than its limit are not durable."""
         policy, appender = log.config.durability, log._access.appender
         if isinstance(policy, Interval) and log.writable and appender is not None:
-            # What the background has synced during an append counts as durable later than it is.
+            # Data that the background task has synced during an append counts as durable only later.
             safe = max(promise.durable, appender.durability.synced[0])
             at_risk = sum(_size(row) for at, row in promise.rows.items() if safe <= at < promise.end)
             assert at_risk < policy.bytes, f"{at_risk} bytes are at risk, not less than {policy.bytes}"
 
     def rows(self, count: int = 1, size: int | None = None, *, keyed: bool = True) -> list[Row]:
-        """New records that nobody has sent before; small ones, and now and then one of several sectors."""
+        """Make records that were never sent before: small ones, and now and then one of several sectors."""
         made: list[Row] = []
         for _ in range(count):
             self._sent += 1
@@ -159,7 +160,7 @@ class LogWorkload(Workload):
         """Recover, look, and continue."""
         disk.capacity_bytes = None  # somebody has made room
         if power_cut:
-            promise.end = promise.durable  # also if the process of whoever opens it next dies before it has
+            promise.end = promise.durable  # even if the next process dies before it has recovered the log
         chance = random.Random(disk.seed)
         seen = self._read(disk, promise) if chance.random() < 0.5 else None
         log = Log.open(disk.plain, self.config)
@@ -168,8 +169,7 @@ class LogWorkload(Workload):
         promise.check(found, lowest, end)
         if seen is not None:
             told, *seen_ends = seen[0], seen[1], seen[2]
-            # What was placed and not shown is there for the writer, and was not for the reader: it saw what it was
-            # told.
+            # Records that were placed and not yet visible are there for the writer, and were not for the reader.
             reached = end if told is None else max(told, lowest)  # an empty log begins elsewhere before anybody is told
             # Or who opened it has finished a truncation.
             assert reached <= end or end == promise.cutting, f"readers were told {told}, and the log ends at {end}"
@@ -188,7 +188,7 @@ class LogWorkload(Workload):
 
     @staticmethod
     def _send_again(log: Log, promise: LogPromise) -> None:
-        """What an idempotent producer sent last, and is there, is recognised."""
+        """A batch that an idempotent producer sends again is recognised."""
         if promise.produced is not None:
             producer, records, placed = promise.produced
             if log.lowest_offset <= placed.start and placed.stop <= log.next_offset and not promise.compacted:
@@ -197,7 +197,7 @@ class LogWorkload(Workload):
                 )
 
     def _read(self, disk: FaultyStorage, promise: LogPromise) -> tuple[int | None, int, int, list[Record]] | None:
-        """What the next process sees before there is a writer again: the end that it is told, and what it finds."""
+        """Read as the next process, before there is a writer again: the published end and the records."""
         before, told = disk.steps, published(disk.plain)
         try:
             reader = Log.open(disk.plain, self.config, mode="r")
@@ -450,7 +450,7 @@ def expire(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 
 def _expired(log: Log, promise: LogPromise) -> int:
-    """Where the log will start if all that is old goes: everything, but a segment without a time, and what follows."""
+    """Return the log start after all old segments expire; a segment without a timestamp and its successors stay."""
     offset = promise.start
     for segment in log._segment_set.all:
         if segment.size and segment.newest_timestamp() < 0:
@@ -460,7 +460,7 @@ def _expired(log: Log, promise: LogPromise) -> int:
 
 
 def _retained(log: Log, promise: LogPromise) -> int:
-    """Where the log will start if `retention_bytes` is obeyed."""
+    """Return the log start after `retention_bytes` has been applied."""
     size, offset, keep = log.size_bytes, promise.start, log.config.retention_bytes
     for segment in log.segments[:-1] if keep is not None else ():
         if size - segment.size_bytes < (keep or 0):
@@ -519,7 +519,7 @@ def maintain(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 
 def fill(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """What stands in the log before: a few batches, some sealed segments."""
+    """Write the initial contents of the log: a few batches, some sealed segments."""
     append_many(run, log, promise)
     append(run, log, promise)
     log.seal()
@@ -570,7 +570,7 @@ OPERATIONS: dict[str, Operation] = {
         aborted_stream_async,
     )
 }
-#: By name; these need a simulated disk, or change what the log is opened with.
+#: By name; these need a simulated disk, or change the settings of the log.
 DISTURBED: dict[str, Operation] = {
     each.__name__: each
     for each in (
@@ -584,7 +584,7 @@ DISTURBED: dict[str, Operation] = {
     )
 }
 
-#: name -> (what is done, settings, whether it is closed)
+#: name -> (operations, settings, closed at the end)
 _PLANS: dict[str, tuple[Sequence[str], dict[str, Any], bool]] = {
     "appending": (("append", "append_expecting", "append_many", "append", "append", "append"), {}, True),
     "tables": (("append", "append_arrow", "append_arrow"), {}, False),
@@ -684,8 +684,8 @@ class removal(LogWorkload):
 
 
 class _Failing(LogWorkload):
-    """Some call to the disk fails during the work: once or forever, an fsync or a write, or it is full. What
-    the log said of each operation is true all the same, then and after a crash; a failed log is opened again."""
+    """Some call to the disk fails during the work: once or forever, an fsync or a write, or the disk is full. The
+    outcome that the log reported for each operation is true, then and after a crash; a failed log is opened again."""
 
     plan = ("fill", *["any"] * 7)
     #: An error that is raised inside of another operation would have to be told apart from that operation's own.
@@ -699,7 +699,7 @@ class _Failing(LogWorkload):
                 log = self.do(name, log, self.promise, disk)
             except SawlogError:
                 log = self._go_on_after(log, disk)
-        with suppress(SawlogError):  # what is not closed cleanly is recovered
+        with suppress(SawlogError):  # with suppress(SawlogError):  # a log that is not closed cleanly is recovered
             log.close()
 
     def _break(self, disk: FaultyStorage) -> None:
