@@ -26,18 +26,18 @@ from ..errors import AuthenticationFailed, InvalidConfig
 from .security.mechanisms import NAME as PLAIN
 from .security.mechanisms import OFFERED
 from .security.tls import load_authorities, load_chain, read_password
-from .setting_types import Choice, File, SettingType, Text, Truth, shown
+from .setting_types import FILE, TRUTH, SettingType, choice, shown, text
 
-_KINDS: Final[dict[str, SettingType]] = {
-    "broker": Text(1024),
-    "tls": Truth(),
-    "tls_ca": File(),
-    "tls_certificate": File(),
-    "tls_key": File(),
-    "tls_key_password_file": File(),
-    "user": Text(255),
-    "password_file": File(),
-    "mechanism": Choice(OFFERED),
+_TYPES: Final[dict[str, SettingType]] = {
+    "broker": text(1024),
+    "tls": TRUTH,
+    "tls_ca": FILE,
+    "tls_certificate": FILE,
+    "tls_key": FILE,
+    "tls_key_password_file": FILE,
+    "user": text(255),
+    "password_file": FILE,
+    "mechanism": choice(*OFFERED),
 }
 _TLS: Final = ("tls_ca", "tls_certificate", "tls_key", "tls_key_password_file")
 _DEFAULT: Final = "SCRAM-SHA-512"
@@ -136,14 +136,14 @@ def _checked(path: Path) -> dict[str, Any]:
         raise InvalidConfig("a password belongs into a file of its own: password_file")
     checked = {}
     for name, value in found.items():
-        kind = _KINDS.get(name)
+        kind = _TYPES.get(name)
         if kind is None:
-            raise InvalidConfig(f"unknown setting {shown(name)}; use one of {', '.join(_KINDS)}")
+            raise InvalidConfig(f"unknown setting {shown(name)}; use one of {', '.join(_TYPES)}")
         try:
             checked[name] = kind.read(value)
         except ValueError:
             raise InvalidConfig(f"{name} must be {kind.expected}, not {shown(value)}") from None
-        if isinstance(kind, File):
+        if kind.is_file:
             checked[name] = str(path.parent / checked[name])
     if "broker" not in checked:
         raise InvalidConfig('it does not say where the broker is: broker = "HOST:PORT"')

@@ -7,7 +7,7 @@ auto_create_topics = true
 default_partitions = 4
 ```
 
-Each setting has a type and a kind that defines its valid values. All are checked when a configuration is created, from
+Each setting has a type that defines its valid values. All are checked when a configuration is created, from
 whatever source, so that no error surfaces only when clients are served.
 """
 
@@ -24,7 +24,20 @@ from ..store import settings as topic_settings
 from ..store.directory.topic_entry import MAX_PARTITIONS
 from .security import mechanisms
 from .security.acls import check_principal
-from .setting_types import Choice, File, Listed, Maybe, Number, Several, Text, Truth, Whole, setting_types, shown
+from .setting_types import (
+    FILE,
+    TRUTH,
+    SettingType,
+    choice,
+    listed,
+    maybe,
+    number,
+    setting_types,
+    several,
+    shown,
+    text,
+    whole,
+)
 
 KIB, MIB = 1 << 10, 1 << 20
 #: Maximum of most integer fields of Kafka's protocol.
@@ -81,42 +94,33 @@ def _is_host(text: str) -> bool:
     return 1 <= len(text) <= 255 and text.isprintable() and not _NOT_IN_HOSTS & set(text)
 
 
-class _Place:
-    """An address or its text."""
-
-    expected = "HOST:PORT"
-
-    def read(self, value: Any) -> Address:
-        return value if isinstance(value, Address) else Address.parse(value)
-
-    def parse(self, text: str) -> str:
-        return text
+def _read_address(value: Any) -> Address:
+    return value if isinstance(value, Address) else Address.parse(value)
 
 
-class _TopicSettings:
-    """Topic settings, checked as for a new topic."""
-
-    expected = "a table of topic settings"
-
-    def read(self, value: Any) -> dict[str, topic_settings.Value]:
-        if not isinstance(value, Mapping):
-            raise ValueError
-        for name, each in value.items():
-            if isinstance(each, Mapping):  # TOML reads a.b = 1 as a table
-                raise InvalidConfig(f'{name} is a table; a name with dots needs quotes, as in "retention.ms" = 1000')
-        return topic_settings.check(value)
-
-    def parse(self, text: str) -> Any:
-        raise InvalidConfig("it is a table, which only a file can give")
+def _read_topic_settings(value: Any) -> dict[str, topic_settings.Value]:
+    """Check topic settings as for a new topic."""
+    if not isinstance(value, Mapping):
+        raise ValueError
+    for name, each in value.items():
+        if isinstance(each, Mapping):  # TOML reads a.b = 1 as a table
+            raise InvalidConfig(f'{name} is a table; a name with dots needs quotes, as in "retention.ms" = 1000')
+    return topic_settings.check(value)
 
 
-_Flag = Annotated[bool, Truth()]
-_MaybeFile = Annotated[str | None, Maybe(File())]
-_Listener = Annotated[Address, _Place()]
-_MaybeListener = Annotated[Address | None, Maybe(_Place())]
-_Ms = Annotated[int, Whole(0, _INT32)]
-_PositiveMs = Annotated[int, Whole(1, _INT32)]
-_LongMs = Annotated[int, Whole(1, _CENTURY_MS)]
+def _no_text(text: str) -> Any:
+    raise InvalidConfig("it is a table, which only a file can give")
+
+
+_ADDRESS = SettingType("HOST:PORT", _read_address)
+_TOPIC_SETTINGS = SettingType("a table of topic settings", _read_topic_settings, _no_text)
+_Flag = Annotated[bool, TRUTH]
+_MaybeFile = Annotated[str | None, maybe(FILE)]
+_Listener = Annotated[Address, _ADDRESS]
+_MaybeListener = Annotated[Address | None, maybe(_ADDRESS)]
+_Ms = Annotated[int, whole(0, _INT32)]
+_PositiveMs = Annotated[int, whole(1, _INT32)]
+_LongMs = Annotated[int, whole(1, _CENTURY_MS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,70 +142,70 @@ class BrokerConfig:
     #: CA that signs the certificates of clients.
     tls_client_ca: _MaybeFile = None
     #: Whether clients need a certificate. None: they do if `tls_client_ca` is set.
-    tls_client_auth: Annotated[str | None, Maybe(Choice(mechanisms.CLIENT_AUTH))] = None
+    tls_client_auth: Annotated[str | None, maybe(choice(*mechanisms.CLIENT_AUTH))] = None
     #: Timeout of a TLS handshake.
-    handshake_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 5.0
+    handshake_timeout_s: Annotated[float, number(0.001, _DAY_S)] = 5.0
     #: SASL mechanisms that clients may use. If any are set, clients must authenticate.
-    sasl_mechanisms: Annotated[tuple[str, ...], Several(mechanisms.OFFERED)] = ()
+    sasl_mechanisms: Annotated[tuple[str, ...], several(*mechanisms.OFFERED)] = ()
     #: Timeout of authentication.
-    authentication_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 30.0
+    authentication_timeout_s: Annotated[float, number(0.001, _DAY_S)] = 30.0
     #: Address of /metrics, /healthz and /readyz; None: they are not served.
     metrics: _MaybeListener = None
     #: Principals that may do everything, regardless of access control rules.
-    super_users: Annotated[tuple[str, ...], Listed(Text(1024), separator=";")] = ()
+    super_users: Annotated[tuple[str, ...], listed(text(1024), separator=";")] = ()
     #: Whether resources that no rule covers are open to every client, even if there are rules. Kafka's setting of that
     #: name.
     allow_everyone_if_no_acl_found: _Flag = False
     #: Id of this broker in Kafka's metadata. None: 1, or a free one if several brokers serve the store.
-    node_id: Annotated[int | None, Maybe(Whole(0, _INT32))] = None
+    node_id: Annotated[int | None, maybe(whole(0, _INT32))] = None
     #: Interval of heartbeats between brokers that serve the same store, and the age after which a silent broker is left
     #: out.
-    broker_heartbeat_s: Annotated[float, Number(0.01, _DAY_S)] = 3.0
-    broker_expiry_s: Annotated[float, Number(0.01, _DAY_S)] = 10.0
+    broker_heartbeat_s: Annotated[float, number(0.01, _DAY_S)] = 3.0
+    broker_expiry_s: Annotated[float, number(0.01, _DAY_S)] = 10.0
     #: Cluster id in Kafka's metadata; None: derived from the store's id.
-    cluster_id: Annotated[str | None, Maybe(Text(255))] = None
+    cluster_id: Annotated[str | None, maybe(text(255))] = None
 
     #: Whether a missing topic is created when a client asks for it.
     auto_create_topics: _Flag = True
     #: Number of partitions of a topic created without one.
-    default_partitions: Annotated[int, Whole(1, MAX_PARTITIONS)] = 1
+    default_partitions: Annotated[int, whole(1, MAX_PARTITIONS)] = 1
     #: Settings of topics created here, under Kafka's names.
-    topic_defaults: Annotated[Mapping[str, topic_settings.Value] | None, Maybe(_TopicSettings())] = None
+    topic_defaults: Annotated[Mapping[str, topic_settings.Value] | None, maybe(_TOPIC_SETTINGS)] = None
 
     # Limits: docs/broker-limits.md says what happens when one is reached.
     #: Maximum size of a request.
-    max_request_bytes: Annotated[int, Whole(KIB, _INT32)] = 100 * MIB
+    max_request_bytes: Annotated[int, whole(KIB, _INT32)] = 100 * MIB
     #: Maximum size of a request before authentication, on a listener that requires it.
-    max_unauthenticated_request_bytes: Annotated[int, Whole(KIB, _INT32)] = 64 * KIB
+    max_unauthenticated_request_bytes: Annotated[int, whole(KIB, _INT32)] = 64 * KIB
     #: Maximum number of connections, in total and per address. An idle connection takes about 4 KiB.
-    max_connections: Annotated[int, Whole(1, 1_000_000)] = 10_000
-    max_connections_per_address: Annotated[int, Whole(1, 1_000_000)] = 5_000
+    max_connections: Annotated[int, whole(1, 1_000_000)] = 10_000
+    max_connections_per_address: Annotated[int, whole(1, 1_000_000)] = 5_000
     #: Maximum number of requests in progress per connection; more wait in the socket.
-    max_in_flight: Annotated[int, Whole(1, 100_000)] = 64
+    max_in_flight: Annotated[int, whole(1, 100_000)] = 64
     #: Maximum bytes of requests in progress and unread responses: per connection, above which it is not read from, and
     #: in total.
-    max_connection_buffered_bytes: Annotated[int, Whole(KIB, _LARGEST_BYTES)] = 64 * MIB
-    max_buffered_bytes: Annotated[int, Whole(KIB, _LARGEST_BYTES)] = 512 * MIB
+    max_connection_buffered_bytes: Annotated[int, whole(KIB, _LARGEST_BYTES)] = 64 * MIB
+    max_buffered_bytes: Annotated[int, whole(KIB, _LARGEST_BYTES)] = 512 * MIB
     #: Maximum size of a fetch response, whatever the client asks for.
-    max_fetch_bytes: Annotated[int, Whole(KIB, _INT32)] = 55 * MIB
+    max_fetch_bytes: Annotated[int, whole(KIB, _INT32)] = 55 * MIB
     #: Maximum size to which a produced batch is decompressed for checking.
-    max_decompressed_bytes: Annotated[int, Whole(KIB, _LARGEST_BYTES)] = 64 * MIB
+    max_decompressed_bytes: Annotated[int, whole(KIB, _LARGEST_BYTES)] = 64 * MIB
     #: Timeouts of the first request, of each later one from its first byte to its last, and of an idle connection. A
     #: large request may take longer if it arrives at `min_frame_bytes_per_s`.
-    first_frame_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 10.0
-    frame_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 30.0
-    min_frame_bytes_per_s: Annotated[int, Whole(1, _INT32)] = 16 * KIB
-    idle_timeout_s: Annotated[float, Number(0.001, 365 * _DAY_S)] = 600.0
+    first_frame_timeout_s: Annotated[float, number(0.001, _DAY_S)] = 10.0
+    frame_timeout_s: Annotated[float, number(0.001, _DAY_S)] = 30.0
+    min_frame_bytes_per_s: Annotated[int, whole(1, _INT32)] = 16 * KIB
+    idle_timeout_s: Annotated[float, number(0.001, 365 * _DAY_S)] = 600.0
     #: Whether the records of a produced batch are parsed before it is stored; checksums and headers always are.
     check_records: _Flag = True
     #: Threads for calls that may block on the disk.
-    threads: Annotated[int, Whole(1, 1024)] = 8
+    threads: Annotated[int, whole(1, 1024)] = 8
     #: How long a stop waits for requests in progress.
-    stop_timeout_s: Annotated[float, Number(0, _DAY_S)] = 10.0
+    stop_timeout_s: Annotated[float, number(0, _DAY_S)] = 10.0
     #: Interval between checks for changes by other processes.
-    refresh_s: Annotated[float, Number(0.001, _DAY_S)] = 1.0
+    refresh_s: Annotated[float, number(0.001, _DAY_S)] = 1.0
     #: Interval of retention and compaction; None: never.
-    maintenance_interval_s: Annotated[float | None, Maybe(Number(0.001, 365 * _DAY_S))] = 60.0
+    maintenance_interval_s: Annotated[float | None, maybe(number(0.001, 365 * _DAY_S))] = 60.0
 
     # Groups.
     #: Shortest and longest session timeout of a member.
@@ -211,14 +215,14 @@ class BrokerConfig:
     #: single consumer pays for.
     group_initial_rebalance_delay_ms: _Ms = 0
     #: Maximum number of members.
-    group_max_size: Annotated[int, Whole(1, _INT32)] = 10_000
+    group_max_size: Annotated[int, whole(1, _INT32)] = 10_000
     #: Maximum time that a new member waits for its first generation. It sends no heartbeats meanwhile, so without a
     #: limit the group would wait for a client that has given up.
     group_new_member_timeout_ms: _PositiveMs = 300_000
     #: How long a group without members and offsets is kept. Kafka calls it offsets.retention.check.interval.ms.
     group_empty_ms: _LongMs = 600_000
     #: Maximum length of the text committed with an offset.
-    offset_metadata_max_bytes: Annotated[int, Whole(0, _INT32)] = 4 * KIB
+    offset_metadata_max_bytes: Annotated[int, whole(0, _INT32)] = 4 * KIB
     #: Session timeout and heartbeat interval of members of the KIP-848 protocol.
     group_consumer_session_timeout_ms: _PositiveMs = 45_000
     group_consumer_heartbeat_interval_ms: _PositiveMs = 5_000
@@ -229,7 +233,7 @@ class BrokerConfig:
     transactional_id_expiration_ms: _LongMs = 604_800_000
 
     def __post_init__(self) -> None:
-        for name in _KINDS:
+        for name in _TYPES:
             object.__setattr__(self, name, checked(name, getattr(self, name)))
         mechanisms.check(self)
         for lower, upper in (
@@ -252,12 +256,12 @@ class BrokerConfig:
         return is_authenticated or bool(self.super_users) or self.allow_everyone_if_no_acl_found
 
 
-_KINDS = setting_types(BrokerConfig)
+_TYPES = setting_types(BrokerConfig)
 
 
 def checked(name: str, value: object) -> Any:
     """Return the checked value of a setting. Raise `InvalidConfig` if it is invalid."""
-    kind = _KINDS[name_of(name)]
+    kind = _TYPES[name_of(name)]
     try:
         return kind.read(value)
     except InvalidConfig as error:
@@ -269,8 +273,8 @@ def checked(name: str, value: object) -> Any:
 def name_of(key: str) -> str:
     """Return the name of a setting, which may also be spelled with hyphens. An unknown name is an error."""
     name = key.replace("-", "_")
-    if name not in _KINDS:
-        raise InvalidConfig(f"unknown setting {shown(key)}; use one of {', '.join(sorted(_KINDS))}")
+    if name not in _TYPES:
+        raise InvalidConfig(f"unknown setting {shown(key)}; use one of {', '.join(sorted(_TYPES))}")
     return name
 
 
@@ -298,13 +302,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def _placed(config: Path, name: str, value: Any) -> Any:
     """Resolve a relative path against the directory of the configuration file."""
-    is_path = isinstance(getattr(_KINDS[name], "kind", None), File)
-    return str(config.parent / value) if is_path else value
+    return str(config.parent / value) if _TYPES[name].is_file else value
 
 
 def from_text(name: str, text: str) -> Any:
     """Parse a setting given as text, as on a command line."""
-    kind = _KINDS[name_of(name)]
+    kind = _TYPES[name_of(name)]
     try:
         value = kind.parse(text)
     except InvalidConfig as error:

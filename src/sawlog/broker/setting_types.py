@@ -1,44 +1,44 @@
-"""Kinds of settings: their valid values, and how to parse them from a file or a command line.
+"""Types of settings: their valid values, and how to parse them from a file or a command line.
 
-A configuration declares the kind of each setting next to its type: `threads: Annotated[int, Whole(1, 1024)] = 8`.
-`kinds_of` collects them. A setting without a kind is a programming error, so that no setting is left unchecked.
+A configuration declares the type of each setting next to its annotation: `threads: Annotated[int, whole(1, 1024)] = 8`.
+`setting_types` collects them. A setting without one is a programming error, so that no setting is left unchecked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 #: Maximum length of an invalid value in a message.
 _SHOWN_CHARACTERS = 60
 
 
-class SettingType(Protocol):
+@dataclass(frozen=True, slots=True)
+class SettingType:
     """The valid values of a setting."""
 
-    @property
-    def expected(self) -> str:
-        """Completes "must be" in a message."""
-
-    def read(self, value: Any) -> Any:
-        """Return the checked value. Raise `ValueError`, with a message if `expected` does not explain it."""
-
-    def parse(self, text: str) -> Any:
-        """Parse the text of a command line, to be passed to `read`. Raise `ValueError` if it is invalid."""
+    #: Completes "must be" in a message.
+    expected: str
+    #: Returns the checked value. Raises `ValueError`, with a message if `expected` does not explain it.
+    read: Callable[[Any], Any]
+    #: Parses the text of a command line, to be passed to `read`. Raises `ValueError` if it is invalid.
+    parse: Callable[[str], Any] = str
+    #: Whether the value is the path of a file. In a configuration file, a relative path is relative to that file.
+    is_file: bool = False
 
 
 def setting_types(config: type) -> Mapping[str, SettingType]:
-    """Return the kind of each setting of a dataclass."""
+    """Return the type of each setting of a dataclass."""
     hints = get_type_hints(config, include_extras=True)
-    return {name: _kind_of(name, hint) for name, hint in hints.items()}
+    return {name: _type_of(name, hint) for name, hint in hints.items()}
 
 
-def _kind_of(name: str, hint: object) -> SettingType:
+def _type_of(name: str, hint: object) -> SettingType:
     if get_origin(hint) is not Annotated:
-        raise TypeError(f"the setting {name} has no kind")
-    kind: SettingType = get_args(hint)[1]
-    return kind
+        raise TypeError(f"the setting {name} has no type")
+    found: SettingType = get_args(hint)[1]
+    return found
 
 
 def shown(value: object) -> str:
@@ -50,165 +50,88 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+def _checked(is_valid: Callable[[Any], bool], convert: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not is_valid(value):
+            raise ValueError
+        return value if convert is None else convert(value)
+
+    return read
+
+
+def _in_range(kinds: Any, lowest: float, highest: float) -> Callable[[Any], bool]:
+    def is_valid(value: Any) -> bool:
+        return isinstance(value, kinds) and not isinstance(value, bool) and lowest <= value <= highest
+
+    return is_valid
+
+
+def whole(lowest: int, highest: int) -> SettingType:
     """An integer in a range."""
-
-    lowest: int
-    highest: int
-
-    @property
-    def expected(self) -> str:
-        return f"an integer from {self.lowest} to {self.highest}"
-
-    def read(self, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not self.lowest <= value <= self.highest:
-            raise ValueError
-        return value
-
-    def parse(self, text: str) -> int:
-        return int(text)
+    return SettingType(f"an integer from {lowest} to {highest}", _checked(_in_range((int,), lowest, highest)), int)
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+def number(lowest: float, highest: float) -> SettingType:
     """A number in a range."""
-
-    lowest: float
-    highest: float
-
-    @property
-    def expected(self) -> str:
-        return f"a number from {self.lowest:g} to {self.highest:.0f}"
-
-    def read(self, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not self.lowest <= value <= self.highest:
-            raise ValueError
-        return float(value)
-
-    def parse(self, text: str) -> float:
-        return float(text)
+    read = _checked(_in_range((int, float), lowest, highest), float)
+    return SettingType(f"a number from {lowest:g} to {highest:.0f}", read, float)
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """A boolean. Nothing else is accepted: the string "no" would be true."""
-
-    expected = "true or false"
-
-    def read(self, value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise ValueError
-        return value
-
-    def parse(self, text: str) -> bool:
-        if text.lower() not in ("true", "false"):
-            raise ValueError
-        return text.lower() == "true"
+def _truth_of(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError
+    return text.lower() == "true"
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+#: A boolean. Nothing else is accepted: the string "no" would be true.
+TRUTH = SettingType("true or false", _checked(lambda value: isinstance(value, bool)), _truth_of)
+
+
+def text(longest: int, expected: str | None = None, *, is_file: bool = False) -> SettingType:
     """Printable text."""
-
-    longest: int
-
-    @property
-    def expected(self) -> str:
-        return f"a text of 1 to {self.longest} printable characters"
-
-    def read(self, value: Any) -> str:
-        if not isinstance(value, str) or not 1 <= len(value) <= self.longest or not value.isprintable():
-            raise ValueError
-        return value
-
-    def parse(self, text: str) -> str:
-        return text
+    read = _checked(lambda value: isinstance(value, str) and 1 <= len(value) <= longest and value.isprintable())
+    return SettingType(expected or f"a text of 1 to {longest} printable characters", read, is_file=is_file)
 
 
-@dataclass(frozen=True, slots=True)
-class File(Text):
-    """The path of a file. In a configuration file, a relative path is relative to that file."""
-
-    longest: int = 4096
-
-    @property
-    def expected(self) -> str:
-        return "the path of a file"
+#: The path of a file.
+FILE = text(4096, "the path of a file", is_file=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+def choice(*words: str) -> SettingType:
     """One of several words."""
-
-    words: tuple[str, ...]
-
-    @property
-    def expected(self) -> str:
-        return " or ".join(self.words)
-
-    def read(self, value: Any) -> str:
-        if not isinstance(value, str) or value not in self.words:
-            raise ValueError
-        return value
-
-    def parse(self, text: str) -> str:
-        return text
+    return SettingType(" or ".join(words), _checked(lambda value: isinstance(value, str) and value in words))
 
 
-@dataclass(frozen=True, slots=True)
-class Several:
+def several(*words: str) -> SettingType:
     """A list of distinct words; comma-separated on a command line."""
 
-    words: tuple[str, ...]
-
-    @property
-    def expected(self) -> str:
-        return f"a list of {', '.join(self.words)}"
-
-    def read(self, value: Any) -> tuple[str, ...]:
+    def is_valid(value: Any) -> bool:
         if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
-            raise ValueError
-        if not set(value) <= set(self.words) or len(set(value)) != len(value):
-            raise ValueError
-        return tuple(value)
+            return False
+        return set(value) <= set(words) and len(set(value)) == len(value)
 
-    def parse(self, text: str) -> list[str]:
+    def parse(text: str) -> list[str]:
         return [each.strip() for each in text.split(",")] if text else []
 
-
-@dataclass(frozen=True, slots=True)
-class Maybe:
-    """Another kind, or None. A file and a command line cannot express None; they omit the setting."""
-
-    kind: SettingType
-
-    @property
-    def expected(self) -> str:
-        return self.kind.expected
-
-    def read(self, value: Any) -> Any:
-        return None if value is None else self.kind.read(value)
-
-    def parse(self, text: str) -> Any:
-        return self.kind.parse(text)
+    return SettingType(f"a list of {', '.join(words)}", _checked(is_valid, tuple), parse)
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A list of values of another kind, joined by a separator on a command line."""
+def maybe(kind: SettingType) -> SettingType:
+    """Another type, or None. A file and a command line cannot express None; they omit the setting."""
+    return SettingType(
+        kind.expected, lambda value: None if value is None else kind.read(value), kind.parse, kind.is_file
+    )
 
-    kind: SettingType
-    separator: str
 
-    @property
-    def expected(self) -> str:
-        return f"a list, of which each is {self.kind.expected}"
+def listed(kind: SettingType, *, separator: str) -> SettingType:
+    """A list of values of another type, joined by a separator on a command line."""
 
-    def read(self, value: Any) -> tuple[Any, ...]:
+    def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, (list, tuple)):
             raise ValueError
-        return tuple(self.kind.read(each) for each in value)
+        return tuple(kind.read(each) for each in value)
 
-    def parse(self, text: str) -> list[Any]:
-        return [self.kind.parse(each.strip()) for each in text.split(self.separator) if each.strip()]
+    def parse(text: str) -> list[Any]:
+        return [kind.parse(each.strip()) for each in text.split(separator) if each.strip()]
+
+    return SettingType(f"a list, of which each is {kind.expected}", read, parse)

@@ -8,7 +8,6 @@ import pytest
 from kio.schema.errors import ErrorCode as KiosErrorCode
 
 from sawlog.broker import wire
-from sawlog.broker.wire.errors import RETRIABLE
 from sawlog.broker.wire.messages.groups import ASSIGNMENT, SUBSCRIPTION, VERSIONS
 from sawlog.broker.wire.reading import decoder
 from sawlog.broker.wire.schema import ARRAY, STRUCT, Api, Field, Fields, int32, string
@@ -124,9 +123,8 @@ def test_what_consumers_embed_is_read_as_it_was_written(version: int) -> None:
 
 
 def test_error_codes_are_kafkas() -> None:
-    theirs = {code.name.upper(): (code.value, code.retriable) for code in KiosErrorCode}
-    assert {code.name: (code.value, code.retriable) for code in wire.ErrorCode} == theirs
-    assert wire.ErrorCode.NOT_COORDINATOR in RETRIABLE
+    theirs = {code.name.upper(): code.value for code in KiosErrorCode}
+    assert {code.name: code.value for code in wire.ErrorCode} == theirs
 
 
 @for_each("api", APIS)

@@ -1,4 +1,4 @@
-"""The tables of Kafka's messages: one module per family, one table per message, one field per line.
+"""The tables of Kafka's messages: one module per family, one table per message, one field or small struct per line.
 
 See `schema` for the notation. The version ranges cover current clients and those of recent years.
 """

@@ -40,10 +40,7 @@ METADATA = Api(
     response=[
         int32("throttle_time_ms", since=3),
         array("brokers").of(
-            int32("node_id"),
-            string("host"),
-            int32("port"),
-            string("rack", since=1, nullable=ALWAYS, default=None),
+            int32("node_id"), string("host"), int32("port"), string("rack", since=1, nullable=ALWAYS, default=None)
         ),
         string("cluster_id", since=2, nullable=ALWAYS, default=None),
         int32("controller_id", since=1, default=-1),
@@ -73,14 +70,9 @@ DESCRIBE_TOPIC_PARTITIONS = Api(
     versions=(0, 0),
     flexible_from=0,
     request=[
-        array("topics").of(
-            string("name"),
-        ),
+        array("topics").of(string("name")),
         int32("response_partition_limit", default=2000),
-        struct("cursor", nullable=ALWAYS, default=None).of(
-            string("topic_name"),
-            int32("partition_index"),
-        ),
+        struct("cursor", nullable=ALWAYS, default=None).of(string("topic_name"), int32("partition_index")),
     ],
     response=[
         int32("throttle_time_ms"),
@@ -102,10 +94,7 @@ DESCRIBE_TOPIC_PARTITIONS = Api(
             ),
             int32("topic_authorized_operations", default=NOT_ASKED),
         ),
-        struct("next_cursor", nullable=ALWAYS, default=None).of(
-            string("topic_name"),
-            int32("partition_index"),
-        ),
+        struct("next_cursor", nullable=ALWAYS, default=None).of(string("topic_name"), int32("partition_index")),
     ],
 )
 
@@ -180,14 +169,7 @@ DESCRIBE_QUORUM = Api(
     Key.DESCRIBE_QUORUM,
     versions=(0, 2),
     flexible_from=0,
-    request=[
-        array("topics").of(
-            string("topic_name"),
-            array("partitions").of(
-                int32("partition_index"),
-            ),
-        ),
-    ],
+    request=[array("topics").of(string("topic_name"), array("partitions").of(int32("partition_index")))],
     response=[
         int16("error_code"),
         string("error_message", since=2, nullable=ALWAYS, default=None),
@@ -205,12 +187,7 @@ DESCRIBE_QUORUM = Api(
             ),
         ),
         array("nodes", since=2).of(
-            int32("node_id"),
-            array("listeners").of(
-                string("name"),
-                string("host"),
-                uint16("port"),
-            ),
+            int32("node_id"), array("listeners").of(string("name"), string("host"), uint16("port"))
         ),
     ],
 )
@@ -220,23 +197,11 @@ ALTER_REPLICA_LOG_DIRS = Api(
     Key.ALTER_REPLICA_LOG_DIRS,
     versions=(1, 2),
     flexible_from=2,
-    request=[
-        array("dirs").of(
-            string("path"),
-            array("topics").of(
-                string("name"),
-                array("partitions").of(INT32),
-            ),
-        ),
-    ],
+    request=[array("dirs").of(string("path"), array("topics").of(string("name"), array("partitions").of(INT32)))],
     response=[
         int32("throttle_time_ms"),
         array("results").of(
-            string("topic_name"),
-            array("partitions").of(
-                int32("partition_index"),
-                int16("error_code"),
-            ),
+            string("topic_name"), array("partitions").of(int32("partition_index"), int16("error_code"))
         ),
     ],
 )
@@ -247,10 +212,7 @@ DESCRIBE_LOG_DIRS = Api(
     flexible_from=2,
     request=[
         # Null: all.
-        array("topics", nullable=ALWAYS).of(
-            string("topic"),
-            array("partitions").of(INT32),
-        ),
+        array("topics", nullable=ALWAYS).of(string("topic"), array("partitions").of(INT32))
     ],
     response=[
         int32("throttle_time_ms"),
@@ -261,10 +223,7 @@ DESCRIBE_LOG_DIRS = Api(
             array("topics").of(
                 string("name"),
                 array("partitions").of(
-                    int32("partition_index"),
-                    int64("partition_size"),
-                    int64("offset_lag"),
-                    boolean("is_future_key"),
+                    int32("partition_index"), int64("partition_size"), int64("offset_lag"), boolean("is_future_key")
                 ),
             ),
             int64("total_bytes", since=4, default=-1),
@@ -282,10 +241,7 @@ ELECT_LEADERS = Api(
     request=[
         # 0: the preferred leader, 1: any, even if records are lost.
         int8("election_type", since=1),
-        array("topic_partitions", nullable=ALWAYS).of(
-            string("topic"),
-            array("partitions").of(INT32),
-        ),
+        array("topic_partitions", nullable=ALWAYS).of(string("topic"), array("partitions").of(INT32)),
         int32("timeout_ms", default=60000),
     ],
     response=[
@@ -294,9 +250,7 @@ ELECT_LEADERS = Api(
         array("replica_election_results").of(
             string("topic"),
             array("partition_result").of(
-                int32("partition_id"),
-                int16("error_code"),
-                string("error_message", nullable=ALWAYS, default=None),
+                int32("partition_id"), int16("error_code"), string("error_message", nullable=ALWAYS, default=None)
             ),
         ),
     ],
@@ -326,9 +280,7 @@ ALTER_PARTITION_REASSIGNMENTS = Api(
         array("responses").of(
             string("name"),
             array("partitions").of(
-                int32("partition_index"),
-                int16("error_code"),
-                string("error_message", nullable=ALWAYS, default=None),
+                int32("partition_index"), int16("error_code"), string("error_message", nullable=ALWAYS, default=None)
             ),
         ),
     ],
@@ -340,10 +292,7 @@ LIST_PARTITION_REASSIGNMENTS = Api(
     flexible_from=0,
     request=[
         int32("timeout_ms", default=60000),
-        array("topics", nullable=ALWAYS, default=None).of(
-            string("name"),
-            array("partition_indexes").of(INT32),
-        ),
+        array("topics", nullable=ALWAYS, default=None).of(string("name"), array("partition_indexes").of(INT32)),
     ],
     response=[
         int32("throttle_time_ms"),

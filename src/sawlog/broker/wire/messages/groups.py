@@ -36,10 +36,7 @@ JOIN_GROUP = Api(
         string("member_id"),
         string("group_instance_id", since=5, nullable=ALWAYS, default=None),
         string("protocol_type"),
-        array("protocols").of(
-            string("name"),
-            binary("metadata"),
-        ),
+        array("protocols").of(string("name"), binary("metadata")),
         string("reason", since=8, nullable=ALWAYS, default=None),
     ],
     response=[
@@ -54,9 +51,7 @@ JOIN_GROUP = Api(
         string("member_id"),
         # Only the leader gets them.
         array("members").of(
-            string("member_id"),
-            string("group_instance_id", since=5, nullable=ALWAYS, default=None),
-            binary("metadata"),
+            string("member_id"), string("group_instance_id", since=5, nullable=ALWAYS, default=None), binary("metadata")
         ),
     ],
 )
@@ -72,10 +67,7 @@ SYNC_GROUP = Api(
         string("group_instance_id", since=3, nullable=ALWAYS, default=None),
         string("protocol_type", since=5, nullable=ALWAYS, default=None),
         string("protocol_name", since=5, nullable=ALWAYS, default=None),
-        array("assignments").of(
-            string("member_id"),
-            binary("assignment"),
-        ),
+        array("assignments").of(string("member_id"), binary("assignment")),
     ],
     response=[
         int32("throttle_time_ms", since=1),
@@ -96,10 +88,7 @@ HEARTBEAT = Api(
         string("member_id"),
         string("group_instance_id", since=3, nullable=ALWAYS, default=None),
     ],
-    response=[
-        int32("throttle_time_ms", since=1),
-        int16("error_code"),
-    ],
+    response=[int32("throttle_time_ms", since=1), int16("error_code")],
 )
 
 LEAVE_GROUP = Api(
@@ -119,9 +108,7 @@ LEAVE_GROUP = Api(
         int32("throttle_time_ms", since=1),
         int16("error_code"),
         array("members", since=3).of(
-            string("member_id"),
-            string("group_instance_id", nullable=ALWAYS),
-            int16("error_code"),
+            string("member_id"), string("group_instance_id", nullable=ALWAYS), int16("error_code")
         ),
     ],
 )
@@ -131,18 +118,12 @@ LIST_GROUPS = Api(
     Key.LIST_GROUPS,
     versions=(0, 5),
     flexible_from=3,
-    request=[
-        array("states_filter", since=4).of(STRING),
-        array("types_filter", since=5).of(STRING),
-    ],
+    request=[array("states_filter", since=4).of(STRING), array("types_filter", since=5).of(STRING)],
     response=[
         int32("throttle_time_ms", since=1),
         int16("error_code"),
         array("groups").of(
-            string("group_id"),
-            string("protocol_type"),
-            string("group_state", since=4),
-            string("group_type", since=5),
+            string("group_id"), string("protocol_type"), string("group_state", since=4), string("group_type", since=5)
         ),
     ],
 )
@@ -151,10 +132,7 @@ DESCRIBE_GROUPS = Api(
     Key.DESCRIBE_GROUPS,
     versions=(0, 6),
     flexible_from=5,
-    request=[
-        array("groups").of(STRING),
-        boolean("include_authorized_operations", since=3),
-    ],
+    request=[array("groups").of(STRING), boolean("include_authorized_operations", since=3)],
     response=[
         int32("throttle_time_ms", since=1),
         array("groups").of(
@@ -181,16 +159,8 @@ DELETE_GROUPS = Api(
     Key.DELETE_GROUPS,
     versions=(0, 2),
     flexible_from=2,
-    request=[
-        array("groups_names").of(STRING),
-    ],
-    response=[
-        int32("throttle_time_ms"),
-        array("results").of(
-            string("group_id"),
-            int16("error_code"),
-        ),
-    ],
+    request=[array("groups_names").of(STRING)],
+    response=[int32("throttle_time_ms"), array("results").of(string("group_id"), int16("error_code"))],
 )
 
 
@@ -222,10 +192,7 @@ OFFSET_COMMIT = Api(
         array("topics").of(
             string("name", until=9),
             uuid("topic_id", since=10),
-            array("partitions").of(
-                int32("partition_index"),
-                int16("error_code"),
-            ),
+            array("partitions").of(int32("partition_index"), int16("error_code")),
         ),
     ],
 )
@@ -237,18 +204,13 @@ OFFSET_FETCH = Api(
     request=[
         string("group_id", until=7),
         # Null: all.
-        array("topics", until=7, nullable=2).of(
-            string("name"),
-            array("partition_indexes").of(INT32),
-        ),
+        array("topics", until=7, nullable=2).of(string("name"), array("partition_indexes").of(INT32)),
         array("groups", since=8).of(
             string("group_id"),
             string("member_id", since=9, nullable=ALWAYS, default=None),
             int32("member_epoch", since=9, default=-1),
             array("topics", nullable=ALWAYS).of(
-                string("name", until=9),
-                uuid("topic_id", since=10),
-                array("partition_indexes").of(INT32),
+                string("name", until=9), uuid("topic_id", since=10), array("partition_indexes").of(INT32)
             ),
         ),
         boolean("require_stable", since=7),
@@ -288,25 +250,11 @@ OFFSET_DELETE = Api(
     Key.OFFSET_DELETE,
     versions=(0, 0),
     flexible_from=None,
-    request=[
-        string("group_id"),
-        array("topics").of(
-            string("name"),
-            array("partitions").of(
-                int32("partition_index"),
-            ),
-        ),
-    ],
+    request=[string("group_id"), array("topics").of(string("name"), array("partitions").of(int32("partition_index")))],
     response=[
         int16("error_code"),
         int32("throttle_time_ms"),
-        array("topics").of(
-            string("name"),
-            array("partitions").of(
-                int32("partition_index"),
-                int16("error_code"),
-            ),
-        ),
+        array("topics").of(string("name"), array("partitions").of(int32("partition_index"), int16("error_code"))),
     ],
 )
 
@@ -327,10 +275,7 @@ CONSUMER_GROUP_HEARTBEAT = Api(
         array("subscribed_topic_names", nullable=ALWAYS, default=None).of(STRING),
         string("subscribed_topic_regex", since=1, nullable=ALWAYS, default=None),
         string("server_assignor", nullable=ALWAYS, default=None),
-        array("topic_partitions", nullable=ALWAYS, default=None).of(
-            uuid("topic_id"),
-            array("partitions").of(INT32),
-        ),
+        array("topic_partitions", nullable=ALWAYS, default=None).of(uuid("topic_id"), array("partitions").of(INT32)),
     ],
     response=[
         int32("throttle_time_ms"),
@@ -341,28 +286,18 @@ CONSUMER_GROUP_HEARTBEAT = Api(
         int32("heartbeat_interval_ms"),
         # Null: as in the last response.
         struct("assignment", nullable=ALWAYS, default=None).of(
-            array("topic_partitions").of(
-                uuid("topic_id"),
-                array("partitions").of(INT32),
-            ),
+            array("topic_partitions").of(uuid("topic_id"), array("partitions").of(INT32))
         ),
     ],
 )
 
-_ASSIGNED = array("topic_partitions").of(
-    uuid("topic_id"),
-    string("topic_name"),
-    array("partitions").of(INT32),
-)
+_ASSIGNED = array("topic_partitions").of(uuid("topic_id"), string("topic_name"), array("partitions").of(INT32))
 
 CONSUMER_GROUP_DESCRIBE = Api(
     Key.CONSUMER_GROUP_DESCRIBE,
     versions=(0, 1),
     flexible_from=0,
-    request=[
-        array("group_ids").of(STRING),
-        boolean("include_authorized_operations"),
-    ],
+    request=[array("group_ids").of(STRING), boolean("include_authorized_operations")],
     response=[
         int32("throttle_time_ms"),
         array("groups").of(
@@ -398,18 +333,12 @@ VERSIONS = range(4)
 SUBSCRIPTION = (
     array("topics").of(STRING),
     binary("user_data", nullable=ALWAYS, default=None),
-    array("owned_partitions", since=1).of(
-        string("topic"),
-        array("partitions").of(INT32),
-    ),
+    array("owned_partitions", since=1).of(string("topic"), array("partitions").of(INT32)),
     int32("generation_id", since=2, default=-1),
     string("rack_id", since=3, nullable=ALWAYS, default=None),
 )
 
 ASSIGNMENT = (
-    array("assigned_partitions").of(
-        string("topic"),
-        array("partitions").of(INT32),
-    ),
+    array("assigned_partitions").of(string("topic"), array("partitions").of(INT32)),
     binary("user_data", nullable=ALWAYS, default=None),
 )

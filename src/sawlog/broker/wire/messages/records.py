@@ -52,22 +52,17 @@ PRODUCE = Api(
                 int64("log_append_time_ms", since=2, default=-1),
                 int64("log_start_offset", since=5, default=-1),
                 array("record_errors", since=8).of(
-                    int32("batch_index"),
-                    string("batch_index_error_message", nullable=ALWAYS, default=None),
+                    int32("batch_index"), string("batch_index_error_message", nullable=ALWAYS, default=None)
                 ),
                 string("error_message", since=8, nullable=ALWAYS, default=None),
                 struct("current_leader", since=10, tag=0).of(
-                    int32("leader_id", default=-1),
-                    int32("leader_epoch", default=-1),
+                    int32("leader_id", default=-1), int32("leader_epoch", default=-1)
                 ),
             ),
         ),
         int32("throttle_time_ms", since=1),
         array("node_endpoints", since=10, tag=0).of(
-            int32("node_id"),
-            string("host"),
-            int32("port"),
-            string("rack", nullable=ALWAYS, default=None),
+            int32("node_id"), string("host"), int32("port"), string("rack", nullable=ALWAYS, default=None)
         ),
     ],
 )
@@ -81,8 +76,7 @@ FETCH = Api(
         string("cluster_id", since=12, nullable=ALWAYS, default=None, tag=0),
         int32("replica_id", until=14, default=-1),
         struct("replica_state", since=15, tag=1).of(
-            int32("replica_id", default=-1),
-            int64("replica_epoch", default=-1),
+            int32("replica_id", default=-1), int64("replica_epoch", default=-1)
         ),
         int32("max_wait_ms"),
         int32("min_bytes"),
@@ -108,9 +102,7 @@ FETCH = Api(
             ),
         ),
         array("forgotten_topics_data", since=7).of(
-            string("topic", until=12),
-            uuid("topic_id", since=13),
-            array("partitions").of(INT32),
+            string("topic", until=12), uuid("topic_id", since=13), array("partitions").of(INT32)
         ),
         string("rack_id", since=11),
     ],
@@ -128,31 +120,20 @@ FETCH = Api(
                 int64("last_stable_offset", default=-1),
                 int64("log_start_offset", since=5, default=-1),
                 struct("diverging_epoch", since=12, tag=0).of(
-                    int32("epoch", default=-1),
-                    int64("end_offset", default=-1),
+                    int32("epoch", default=-1), int64("end_offset", default=-1)
                 ),
                 struct("current_leader", since=12, tag=1).of(
-                    int32("leader_id", default=-1),
-                    int32("leader_epoch", default=-1),
+                    int32("leader_id", default=-1), int32("leader_epoch", default=-1)
                 ),
-                struct("snapshot_id", since=12, tag=2).of(
-                    int64("end_offset", default=-1),
-                    int32("epoch", default=-1),
-                ),
+                struct("snapshot_id", since=12, tag=2).of(int64("end_offset", default=-1), int32("epoch", default=-1)),
                 # By offset: clients rely on it.
-                array("aborted_transactions", nullable=ALWAYS).of(
-                    int64("producer_id"),
-                    int64("first_offset"),
-                ),
+                array("aborted_transactions", nullable=ALWAYS).of(int64("producer_id"), int64("first_offset")),
                 int32("preferred_read_replica", since=11, default=-1),
                 records("records", nullable=ALWAYS),
             ),
         ),
         array("node_endpoints", since=16, tag=0).of(
-            int32("node_id"),
-            string("host"),
-            int32("port"),
-            string("rack", nullable=ALWAYS, default=None),
+            int32("node_id"), string("host"), int32("port"), string("rack", nullable=ALWAYS, default=None)
         ),
     ],
 )
@@ -203,9 +184,7 @@ OFFSET_FOR_LEADER_EPOCH = Api(
         array("topics").of(
             string("topic"),
             array("partitions").of(
-                int32("partition"),
-                int32("current_leader_epoch", default=-1),
-                int32("leader_epoch"),
+                int32("partition"), int32("current_leader_epoch", default=-1), int32("leader_epoch")
             ),
         ),
     ],
@@ -228,24 +207,14 @@ DELETE_RECORDS = Api(
     versions=(0, 2),
     flexible_from=2,
     request=[
-        array("topics").of(
-            string("name"),
-            array("partitions").of(
-                int32("partition_index"),
-                int64("offset"),
-            ),
-        ),
+        array("topics").of(string("name"), array("partitions").of(int32("partition_index"), int64("offset"))),
         int32("timeout_ms"),
     ],
     response=[
         int32("throttle_time_ms"),
         array("topics").of(
             string("name"),
-            array("partitions").of(
-                int32("partition_index"),
-                int64("low_watermark"),
-                int16("error_code"),
-            ),
+            array("partitions").of(int32("partition_index"), int64("low_watermark"), int16("error_code")),
         ),
     ],
 )

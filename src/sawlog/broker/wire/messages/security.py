@@ -16,29 +16,16 @@ API_VERSIONS = Api(
     Key.API_VERSIONS,
     versions=(0, 4),
     flexible_from=3,
-    request=[
-        string("client_software_name", since=3),
-        string("client_software_version", since=3),
-    ],
+    request=[string("client_software_name", since=3), string("client_software_version", since=3)],
     response=[
         int16("error_code"),
-        array("api_keys").of(
-            int16("api_key"),
-            int16("min_version"),
-            int16("max_version"),
-        ),
+        array("api_keys").of(int16("api_key"), int16("min_version"), int16("max_version")),
         int32("throttle_time_ms", since=1),
         # Features tell clients which protocols to use: with transaction.version 2 they expect an epoch per transaction.
-        array("supported_features", since=3, tag=0).of(
-            string("name"),
-            int16("min_version"),
-            int16("max_version"),
-        ),
+        array("supported_features", since=3, tag=0).of(string("name"), int16("min_version"), int16("max_version")),
         int64("finalized_features_epoch", since=3, default=-1, tag=1),
         array("finalized_features", since=3, tag=2).of(
-            string("name"),
-            int16("max_version_level"),
-            int16("min_version_level"),
+            string("name"), int16("max_version_level"), int16("min_version_level")
         ),
         boolean("zk_migration_ready", since=3, tag=3),
     ],
@@ -48,22 +35,15 @@ SASL_HANDSHAKE = Api(
     Key.SASL_HANDSHAKE,
     versions=(0, 1),
     flexible_from=None,
-    request=[
-        string("mechanism"),
-    ],
-    response=[
-        int16("error_code"),
-        array("mechanisms").of(STRING),
-    ],
+    request=[string("mechanism")],
+    response=[int16("error_code"), array("mechanisms").of(STRING)],
 )
 
 SASL_AUTHENTICATE = Api(
     Key.SASL_AUTHENTICATE,
     versions=(0, 2),
     flexible_from=2,
-    request=[
-        binary("auth_bytes"),
-    ],
+    request=[binary("auth_bytes")],
     response=[
         int16("error_code"),
         string("error_message", nullable=ALWAYS, default=None),
@@ -94,12 +74,7 @@ DESCRIBE_ACLS = Api(
             int8("resource_type"),
             string("resource_name"),
             int8("pattern_type", default=3),
-            array("acls").of(
-                string("principal"),
-                string("host"),
-                int8("operation"),
-                int8("permission_type"),
-            ),
+            array("acls").of(string("principal"), string("host"), int8("operation"), int8("permission_type")),
         ),
     ],
 )
@@ -117,14 +92,11 @@ CREATE_ACLS = Api(
             string("host"),
             int8("operation"),
             int8("permission_type"),
-        ),
+        )
     ],
     response=[
         int32("throttle_time_ms"),
-        array("results").of(
-            int16("error_code"),
-            string("error_message", nullable=ALWAYS, default=None),
-        ),
+        array("results").of(int16("error_code"), string("error_message", nullable=ALWAYS, default=None)),
     ],
 )
 
@@ -141,7 +113,7 @@ DELETE_ACLS = Api(
             string("host_filter", nullable=ALWAYS),
             int8("operation"),
             int8("permission_type"),
-        ),
+        )
     ],
     response=[
         int32("throttle_time_ms"),
@@ -168,11 +140,7 @@ DESCRIBE_USER_SCRAM_CREDENTIALS = Api(
     Key.DESCRIBE_USER_SCRAM_CREDENTIALS,
     versions=(0, 0),
     flexible_from=0,
-    request=[
-        array("users", nullable=ALWAYS).of(
-            string("name"),
-        ),
-    ],
+    request=[array("users", nullable=ALWAYS).of(string("name"))],
     response=[
         int32("throttle_time_ms"),
         int16("error_code"),
@@ -181,10 +149,7 @@ DESCRIBE_USER_SCRAM_CREDENTIALS = Api(
             string("user"),
             int16("error_code"),
             string("error_message", nullable=ALWAYS, default=None),
-            array("credential_infos").of(
-                int8("mechanism"),
-                int32("iterations"),
-            ),
+            array("credential_infos").of(int8("mechanism"), int32("iterations")),
         ),
     ],
 )
@@ -194,24 +159,15 @@ ALTER_USER_SCRAM_CREDENTIALS = Api(
     versions=(0, 0),
     flexible_from=0,
     request=[
-        array("deletions").of(
-            string("name"),
-            int8("mechanism"),
-        ),
+        array("deletions").of(string("name"), int8("mechanism")),
         array("upsertions").of(
-            string("name"),
-            int8("mechanism"),
-            int32("iterations"),
-            binary("salt"),
-            binary("salted_password"),
+            string("name"), int8("mechanism"), int32("iterations"), binary("salt"), binary("salted_password")
         ),
     ],
     response=[
         int32("throttle_time_ms"),
         array("results").of(
-            string("user"),
-            int16("error_code"),
-            string("error_message", nullable=ALWAYS, default=None),
+            string("user"), int16("error_code"), string("error_message", nullable=ALWAYS, default=None)
         ),
     ],
 )
@@ -221,11 +177,7 @@ DESCRIBE_CLIENT_QUOTAS = Api(
     versions=(0, 1),
     flexible_from=1,
     request=[
-        array("components").of(
-            string("entity_type"),
-            int8("match_type"),
-            string("match", nullable=ALWAYS),
-        ),
+        array("components").of(string("entity_type"), int8("match_type"), string("match", nullable=ALWAYS)),
         boolean("strict"),
     ],
     response=[
@@ -233,14 +185,8 @@ DESCRIBE_CLIENT_QUOTAS = Api(
         int16("error_code"),
         string("error_message", nullable=ALWAYS, default=None),
         array("entries", nullable=ALWAYS).of(
-            array("entity").of(
-                string("entity_type"),
-                string("entity_name", nullable=ALWAYS),
-            ),
-            array("values").of(
-                string("key"),
-                float64("value"),
-            ),
+            array("entity").of(string("entity_type"), string("entity_name", nullable=ALWAYS)),
+            array("values").of(string("key"), float64("value")),
         ),
     ],
 )
@@ -251,15 +197,8 @@ ALTER_CLIENT_QUOTAS = Api(
     flexible_from=1,
     request=[
         array("entries").of(
-            array("entity").of(
-                string("entity_type"),
-                string("entity_name", nullable=ALWAYS),
-            ),
-            array("ops").of(
-                string("key"),
-                float64("value"),
-                boolean("remove"),
-            ),
+            array("entity").of(string("entity_type"), string("entity_name", nullable=ALWAYS)),
+            array("ops").of(string("key"), float64("value"), boolean("remove")),
         ),
         boolean("validate_only"),
     ],
@@ -268,10 +207,7 @@ ALTER_CLIENT_QUOTAS = Api(
         array("entries").of(
             int16("error_code"),
             string("error_message", nullable=ALWAYS, default=None),
-            array("entity").of(
-                string("entity_type"),
-                string("entity_name", nullable=ALWAYS),
-            ),
+            array("entity").of(string("entity_type"), string("entity_name", nullable=ALWAYS)),
         ),
     ],
 )

@@ -18,14 +18,8 @@ CREATE_TOPICS = Api(
             # -1: as the broker is configured, or as assigned below.
             int32("num_partitions"),
             int16("replication_factor"),
-            array("assignments").of(
-                int32("partition_index"),
-                array("broker_ids").of(INT32),
-            ),
-            array("configs").of(
-                string("name"),
-                string("value", nullable=ALWAYS),
-            ),
+            array("assignments").of(int32("partition_index"), array("broker_ids").of(INT32)),
+            array("configs").of(string("name"), string("value", nullable=ALWAYS)),
         ),
         int32("timeout_ms", default=60000),
         boolean("validate_only"),
@@ -56,10 +50,7 @@ DELETE_TOPICS = Api(
     versions=(1, 6),
     flexible_from=4,
     request=[
-        array("topics", since=6).of(
-            string("name", nullable=ALWAYS, default=None),
-            uuid("topic_id"),
-        ),
+        array("topics", since=6).of(string("name", nullable=ALWAYS, default=None), uuid("topic_id")),
         array("topic_names", until=5).of(STRING),
         int32("timeout_ms"),
     ],
@@ -80,11 +71,7 @@ CREATE_PARTITIONS = Api(
     flexible_from=2,
     request=[
         array("topics").of(
-            string("name"),
-            int32("count"),
-            array("assignments", nullable=ALWAYS).of(
-                array("broker_ids").of(INT32),
-            ),
+            string("name"), int32("count"), array("assignments", nullable=ALWAYS).of(array("broker_ids").of(INT32))
         ),
         int32("timeout_ms"),
         boolean("validate_only"),
@@ -92,9 +79,7 @@ CREATE_PARTITIONS = Api(
     response=[
         int32("throttle_time_ms"),
         array("results").of(
-            string("name"),
-            int16("error_code"),
-            string("error_message", nullable=ALWAYS, default=None),
+            string("name"), int16("error_code"), string("error_message", nullable=ALWAYS, default=None)
         ),
     ],
 )
@@ -128,11 +113,7 @@ DESCRIBE_CONFIGS = Api(
                 # 1: the topic, 2 and 3: the brokers while they run, 4: the broker's file, 5: the default.
                 int8("config_source", default=-1),
                 boolean("is_sensitive"),
-                array("synonyms").of(
-                    string("name"),
-                    string("value", nullable=ALWAYS),
-                    int8("source"),
-                ),
+                array("synonyms").of(string("name"), string("value", nullable=ALWAYS), int8("source")),
                 # 1 boolean, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password.
                 int8("config_type", since=3),
                 string("documentation", since=3, nullable=ALWAYS),
@@ -149,10 +130,7 @@ ALTER_CONFIGS = Api(
         array("resources").of(
             int8("resource_type"),
             string("resource_name"),
-            array("configs").of(
-                string("name"),
-                string("value", nullable=ALWAYS),
-            ),
+            array("configs").of(string("name"), string("value", nullable=ALWAYS)),
         ),
         boolean("validate_only"),
     ],
@@ -199,15 +177,10 @@ LIST_CONFIG_RESOURCES = Api(
     Key.LIST_CONFIG_RESOURCES,
     versions=(0, 1),
     flexible_from=0,
-    request=[
-        array("resource_types", since=1).of(INT8),
-    ],
+    request=[array("resource_types", since=1).of(INT8)],
     response=[
         int32("throttle_time_ms"),
         int16("error_code"),
-        array("config_resources").of(
-            string("resource_name"),
-            int8("resource_type", since=1, default=16),
-        ),
+        array("config_resources").of(string("resource_name"), int8("resource_type", since=1, default=16)),
     ],
 )

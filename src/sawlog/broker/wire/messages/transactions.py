@@ -35,18 +35,12 @@ ADD_PARTITIONS_TO_TXN = Api(
             int64("producer_id"),
             int16("producer_epoch"),
             boolean("verify_only"),
-            array("topics").of(
-                string("name"),
-                array("partitions").of(INT32),
-            ),
+            array("topics").of(string("name"), array("partitions").of(INT32)),
         ),
         string("v3_and_below_transactional_id", until=3),
         int64("v3_and_below_producer_id", until=3),
         int16("v3_and_below_producer_epoch", until=3),
-        array("v3_and_below_topics", until=3).of(
-            string("name"),
-            array("partitions").of(INT32),
-        ),
+        array("v3_and_below_topics", until=3).of(string("name"), array("partitions").of(INT32)),
     ],
     response=[
         int32("throttle_time_ms"),
@@ -55,18 +49,11 @@ ADD_PARTITIONS_TO_TXN = Api(
             string("transactional_id"),
             array("topic_results").of(
                 string("name"),
-                array("results_by_partition").of(
-                    int32("partition_index"),
-                    int16("partition_error_code"),
-                ),
+                array("results_by_partition").of(int32("partition_index"), int16("partition_error_code")),
             ),
         ),
         array("results_by_topic_v3_and_below", until=3).of(
-            string("name"),
-            array("results_by_partition").of(
-                int32("partition_index"),
-                int16("partition_error_code"),
-            ),
+            string("name"), array("results_by_partition").of(int32("partition_index"), int16("partition_error_code"))
         ),
     ],
 )
@@ -75,16 +62,8 @@ ADD_OFFSETS_TO_TXN = Api(
     Key.ADD_OFFSETS_TO_TXN,
     versions=(0, 4),
     flexible_from=3,
-    request=[
-        string("transactional_id"),
-        int64("producer_id"),
-        int16("producer_epoch"),
-        string("group_id"),
-    ],
-    response=[
-        int32("throttle_time_ms"),
-        int16("error_code"),
-    ],
+    request=[string("transactional_id"), int64("producer_id"), int16("producer_epoch"), string("group_id")],
+    response=[int32("throttle_time_ms"), int16("error_code")],
 )
 
 TXN_OFFSET_COMMIT = Api(
@@ -111,13 +90,7 @@ TXN_OFFSET_COMMIT = Api(
     ],
     response=[
         int32("throttle_time_ms"),
-        array("topics").of(
-            string("name"),
-            array("partitions").of(
-                int32("partition_index"),
-                int16("error_code"),
-            ),
-        ),
+        array("topics").of(string("name"), array("partitions").of(int32("partition_index"), int16("error_code"))),
     ],
 )
 
@@ -125,12 +98,7 @@ END_TXN = Api(
     Key.END_TXN,
     versions=(0, 5),
     flexible_from=3,
-    request=[
-        string("transactional_id"),
-        int64("producer_id"),
-        int16("producer_epoch"),
-        boolean("committed"),
-    ],
+    request=[string("transactional_id"), int64("producer_id"), int16("producer_epoch"), boolean("committed")],
     response=[
         int32("throttle_time_ms"),
         int16("error_code"),
@@ -145,12 +113,7 @@ DESCRIBE_PRODUCERS = Api(
     Key.DESCRIBE_PRODUCERS,
     versions=(0, 0),
     flexible_from=0,
-    request=[
-        array("topics").of(
-            string("name"),
-            array("partition_indexes").of(INT32),
-        ),
-    ],
+    request=[array("topics").of(string("name"), array("partition_indexes").of(INT32))],
     response=[
         int32("throttle_time_ms"),
         array("topics").of(
@@ -186,11 +149,7 @@ LIST_TRANSACTIONS = Api(
         int32("throttle_time_ms"),
         int16("error_code"),
         array("unknown_state_filters").of(STRING),
-        array("transaction_states").of(
-            string("transactional_id"),
-            int64("producer_id"),
-            string("transaction_state"),
-        ),
+        array("transaction_states").of(string("transactional_id"), int64("producer_id"), string("transaction_state")),
     ],
 )
 
@@ -198,9 +157,7 @@ DESCRIBE_TRANSACTIONS = Api(
     Key.DESCRIBE_TRANSACTIONS,
     versions=(0, 0),
     flexible_from=0,
-    request=[
-        array("transactional_ids").of(STRING),
-    ],
+    request=[array("transactional_ids").of(STRING)],
     response=[
         int32("throttle_time_ms"),
         array("transaction_states").of(
@@ -211,10 +168,7 @@ DESCRIBE_TRANSACTIONS = Api(
             int64("transaction_start_time_ms"),
             int64("producer_id"),
             int16("producer_epoch"),
-            array("topics").of(
-                string("topic"),
-                array("partitions").of(INT32),
-            ),
+            array("topics").of(string("topic"), array("partitions").of(INT32)),
         ),
     ],
 )
