@@ -5,10 +5,11 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
-from sawlog.broker.security.mechanisms import MECHANISMS, Client, Login
+from sawlog.broker.security.mechanisms import MECHANISMS
 from sawlog.broker.wire import ErrorCode, Key
 
 from ..peers import Peer
+from .scram_client import Client, plain
 
 #: Before authentication nothing else is answered.
 OPEN = {Key.API_VERSIONS, Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE}
@@ -32,7 +33,7 @@ class Talker(Peer):
         """The whole exchange; the answer that ends it."""
         assert self.handshake(mechanism)["error_code"] == ErrorCode.NONE
         if mechanism == "PLAIN":
-            return self.say(Login(user, password).message())
+            return self.say(plain(user, password))
         client = Client(MECHANISMS[mechanism], user, password)
         first = self.say(client.first())
         if first["error_code"] != ErrorCode.NONE:

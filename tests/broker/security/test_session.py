@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sawlog.broker.security import authentication
-from sawlog.broker.security.mechanisms import SHA_256, Client
+from sawlog.broker.security.mechanisms import SHA_256
 from sawlog.broker.wire import BY_KEY, ErrorCode, Key
 from sawlog.testing import Broker
 
 from ...looping import for_each
 from ..peers import batch, produce_body
+from .scram_client import Client
 from .talking import OPEN, Talker
 
 

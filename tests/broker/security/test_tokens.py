@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sawlog.broker.security.mechanisms import MECHANISMS, Client, Login
+from sawlog.broker.security.mechanisms import MECHANISMS
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.testing import Broker
 
 from ..peers import batch, produce_body
 from .certificates import Authority
+from .scram_client import Client, plain
 from .talking import Talker
 
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -67,7 +68,7 @@ def test_a_password_in_clear_text_is_answered_by_an_empty_message(tls_broker: Br
     for user, password in (("ann", "secret of ann"), ("a", "b")):  # the second takes less than any request
         with Old(tls_broker.address, authority.trusting()) as old:
             old.begin("PLAIN")
-            assert old.exchange(Login(user, password).message()) == b""
+            assert old.exchange(plain(user, password)) == b""
             assert old.works()
 
 

@@ -27,10 +27,9 @@ from ...errors import AuthenticationFailed, SawlogError
 from ..setting_types import shown
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import Body
-from . import mechanisms as plain
+from . import mechanisms
 from .credentials import ANONYMOUS, StoredUsers, UserCache, UserSnapshot
-from .mechanisms import MECHANISMS, Login
-from .mechanisms import Server as ScramServer
+from .mechanisms import MECHANISMS, Server, parse_plain
 from .tls import Tls, TlsFiles, name_of
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class Session:
         #: Set when the connection must be closed after the response.
         self.has_failed = False
         self._mechanism = ""
-        self._exchange: _Scram | _Plain | None = None
+        self._exchange: Server | _Plain | None = None
         #: Whether requests of every API may be answered now.
         self.is_established = self.is_authenticated
         #: Whether the next frame is a bare message of the mechanism instead of a request.
@@ -86,8 +85,10 @@ class Session:
             code = await self._fail(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"the mechanism {shown(mechanism)}")
             return {"error_code": code, "mechanisms": offered}
         self._mechanism, self.takes_tokens, self.is_established = mechanism, is_bare, False
-        is_plain = mechanism == plain.NAME
-        self._exchange = _Plain(self._authenticator) if is_plain else _Scram(self._authenticator, mechanism)
+        if mechanism == mechanisms.NAME:
+            self._exchange = _Plain(self._authenticator)
+        else:
+            self._exchange = Server(MECHANISMS[mechanism], self._authenticator.users.finder(MECHANISMS[mechanism]))
         return {"error_code": ErrorCode.NONE, "mechanisms": offered}
 
     async def authenticate(self, message: bytes) -> Body:
@@ -97,7 +98,7 @@ class Session:
             code = await self._fail(ErrorCode.ILLEGAL_SASL_STATE, "no handshake")
             return _answer(code, "SaslAuthenticate needs a SaslHandshake before it")
         try:
-            said = await exchange.respond(message)
+            said = await exchange.respond(message) if isinstance(exchange, _Plain) else exchange.respond(message)
             if exchange.is_done:
                 self._accept(exchange.user)
         except AuthenticationFailed as error:
@@ -132,25 +133,6 @@ def _answer(code: ErrorCode, message: str | None, said: bytes = b"") -> Body:
     return {"error_code": code, "error_message": message, "auth_bytes": said, "session_lifetime_ms": 0}
 
 
-class _Scram:
-    """SCRAM against the broker's users."""
-
-    def __init__(self, authenticator: Authenticator, name: str) -> None:
-        mechanism = MECHANISMS[name]
-        self._server = ScramServer(mechanism, authenticator.users.finder(mechanism))
-
-    @property
-    def user(self) -> str:
-        return self._server.user
-
-    @property
-    def is_done(self) -> bool:
-        return self._server.is_done
-
-    async def respond(self, message: bytes) -> bytes:
-        return self._server.respond(message)
-
-
 class _Plain:
     """PLAIN against SCRAM credentials. Hashing takes milliseconds and runs in a thread."""
 
@@ -160,9 +142,8 @@ class _Plain:
         self.is_done = False
 
     async def respond(self, message: bytes) -> bytes:
-        login = plain.Login.parse(message)
-        self.user = login.user
-        if not await self._authenticator.matches(login):
+        self.user, password = parse_plain(message)
+        if not await self._authenticator.matches(self.user, password):
             raise AuthenticationFailed("the user or the password is wrong")
         self.is_done = True
         return b""
@@ -221,8 +202,8 @@ class Authenticator:
         self._broker.metrics.rejected["authentication"] += 1
         self._broker.limits.rate_limited_log.tell("authentication", "authentication of %s failed: %s", host, reason)
 
-    async def matches(self, login: Login) -> bool:
+    async def matches(self, user: str, password: str) -> bool:
         """Whether the password is that of an existing user."""
-        mechanism, credential = self.users.strongest(login.user, tuple(MECHANISMS.values()))
+        mechanism, credential = self.users.strongest(user, tuple(MECHANISMS.values()))
         async with self._salting:
-            return await self._broker.run(credential.matches, mechanism, login.password)
+            return await self._broker.run(credential.matches, mechanism, password)
