@@ -14,8 +14,8 @@ from sawlog.log.log import Log
 from sawlog.storage import Lock, MemoryDirectory, checksummed
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions import staging_directory
-from sawlog.store.directory.transactions.commits import Intents
 from sawlog.store.directory.transactions.intent import Intent, Part, Piece
+from sawlog.store.directory.transactions.pending import PendingTransactions
 from sawlog.store.directory.transactions.staging_directory import StagedTransaction, StagingDirectory
 
 from .stores import copied, values
@@ -28,7 +28,7 @@ class Driver:
         self.directory = MemoryDirectory()
         self.store = DirectoryStore.open(self.directory, maintenance_interval_s=None)
         self.topic = self.store.create_topic("orders", partitions=2)
-        self.intents = Intents(self.directory)
+        self.intents = self.store._intents
 
     def part(self, partition: int, count: int, *pieces: Piece) -> Part:
         return Part("orders", self.topic.id, partition, count, pieces)
@@ -191,7 +191,7 @@ def test_batches_that_are_damaged_after_the_commit_stop_their_partition_and_no_o
         with pytest.raises(CorruptData):
             store["orders"].append(b"more", partition=1)
         assert values(store["orders"].scan()) == [b"good", b"more"]
-        assert [n for n, _ in Intents(left).pending.unmarked(intent)] == [1]
+        assert [n for n, _ in PendingTransactions(StagingDirectory(left)).unmarked(intent)] == [1]
 
 
 def test_an_intent_comes_back_as_it_was_written() -> None:

@@ -77,10 +77,10 @@ class AsyncConsumer:
             """Return the next cursor as soon as there is one; None at the end."""
             consumer = await self._consumer()
             if not feeds:
-                feeds.append(consumer.feed(drain=drain))
+                feeds.append(consumer._feed(drain=drain))
             elif yield_timer.is_due:
                 await sleep(0)
-            while (cursor := await _step(consumer, feeds[0], waits=self._waits or may_block(consumer.logs))) is None:
+            while (cursor := await _step(consumer, feeds[0], waits=self._waits or may_block(consumer._logs))) is None:
                 await self._wait(consumer, _GROUP_CHECK_S)
             return None if isinstance(cursor, End) else cursor
 
@@ -92,9 +92,9 @@ class AsyncConsumer:
         consumer, deadline = await self._consumer(), Deadline(timeout_s)
         while True:
             self._get_waker().arm()
-            if consumer.is_due:
-                await in_thread(consumer.go_on)
-            if self._waits or may_block(consumer.logs):
+            if consumer._is_due:
+                await in_thread(consumer._go_on)
+            if self._waits or may_block(consumer._logs):
                 records = await in_thread(consumer.poll, 0.0, max_records)
             else:
                 records = consumer.poll(0.0, max_records)
@@ -110,7 +110,7 @@ class AsyncConsumer:
     async def _wait(self, consumer: Consumer, seconds: float) -> None:
         waker = self._get_waker()
         if not self._waits:
-            waker.watch(consumer.logs)
+            waker.watch(consumer._logs)
         await (waker.wait(seconds) if waker.is_armed else sleep(0))
         waker.arm()  # the caller looks again: records may have come before this
 
@@ -176,7 +176,7 @@ class AsyncConsumer:
         if consumer is None:
             return
         try:
-            await in_thread(partial(consumer.finish, everything=everything, quiet=quiet))
+            await in_thread(partial(consumer._finish, everything=everything, quiet=quiet))
         finally:
             if self._waker is not None:
                 self._waker.wake()
@@ -185,6 +185,6 @@ class AsyncConsumer:
 
 async def _step(consumer: Consumer, feed: Iterator[RecordCursor | None], *, waits: bool) -> RecordCursor | End | None:
     """Return the next cursor; in a thread if the consumer has group work to do, or may block on the network."""
-    if waits or consumer.is_due:
+    if waits or consumer._is_due:
         return await in_thread(next, feed, END)
     return next(feed, END)

@@ -150,7 +150,7 @@ class MemberReader:
     def found(self, idle: Callable[[], None] | None) -> Iterator[PartitionRecord]:
         """Yield the records up to the end. With `idle`, also yield later records, and call `idle` before each wait."""
         wait = POLL_S
-        for cursor in self._consumer.feed(drain=idle is None):
+        for cursor in self._consumer._feed(drain=idle is None):
             if cursor is not None:
                 wait = POLL_S
                 for record in cursor:

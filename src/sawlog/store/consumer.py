@@ -164,7 +164,7 @@ class Consumer:
 
     def drain(self) -> Iterator[Record]:
         """Yield records up to the end that each owned partition had when it was first read."""
-        return chain.from_iterable(cursor for cursor in self.feed(drain=True) if cursor is not None)
+        return chain.from_iterable(cursor for cursor in self._feed(drain=True) if cursor is not None)
 
     def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[Record]:
         """Return up to `max_records` records as soon as there are any; an empty list after `timeout_s`."""
@@ -174,7 +174,7 @@ class Consumer:
         self._check_open()
         while True:
             pauses.look()
-            self.go_on()
+            self._go_on()
             self._position.begin_poll()
             records = self._collect(max_records)
             if records or deadline.passed or self._ended.wait(deadline.at_most(pauses.next_s())):
@@ -201,10 +201,10 @@ class Consumer:
         return records
 
     def _waiting_feed(self) -> Iterator[RecordCursor]:
-        """Like `feed`, but block where there is nothing new."""
+        """Like `_feed`, but block where there is nothing new."""
         pauses = PollBackoff()
         pauses.look()
-        for cursor in self.feed():
+        for cursor in self._feed():
             if cursor is not None:
                 yield cursor
                 pauses.found()
@@ -212,14 +212,14 @@ class Consumer:
                 return
             pauses.look()
 
-    def feed(self, *, drain: bool = False) -> Iterator[RecordCursor | None]:
+    def _feed(self, *, drain: bool = False) -> Iterator[RecordCursor | None]:
         """For callers with their own event loop: yield one cursor after the other, and None where there is nothing new.
         Requesting the next one marks all records of the previous ones as processed. Ends when the consumer is closed;
         with `drain`, at the end that each owned partition had when it was first read."""
         ends: dict[TopicPartition, int] | None = {} if drain else None
         self._check_open()
         while True:
-            self.go_on()
+            self._go_on()
             found = None if self._ended.is_set() else self._next_cursor(ends)
             if found is not None:
                 owned, cursor = found
@@ -251,11 +251,11 @@ class Consumer:
     # --- between two records
 
     @property
-    def is_due(self) -> bool:
-        """Whether `go_on` has slow work to do: commit, or look up topics and the group."""
+    def _is_due(self) -> bool:
+        """Whether `_go_on` has slow work to do: commit, or look up topics and the group."""
         return self._must_rebalance or self._watch.due.passed or self._commit_due.passed
 
-    def go_on(self) -> None:
+    def _go_on(self) -> None:
         """Mark everything returned so far as processed, commit if it is time, and check the group."""
         self._position.all_processed()
         self._thread = threading.get_ident()
@@ -450,7 +450,7 @@ class Consumer:
         return self._ended.is_set()
 
     @property
-    def logs(self) -> list[Partition]:
+    def _logs(self) -> list[Partition]:
         """Partitions that it reads now."""
         return [owned.log for owned in self._position]
 
@@ -523,9 +523,9 @@ class Consumer:
         """Commit processed records (see the module docstring) and leave the group. Safe to call twice, from any
         thread."""
         failing = sys.exc_info()[0] is not None
-        self.finish(everything=self._thread == threading.get_ident() and not failing, quiet=failing)
+        self._finish(everything=self._thread == threading.get_ident() and not failing, quiet=failing)
 
-    def finish(self, *, everything: bool, quiet: bool) -> None:
+    def _finish(self, *, everything: bool, quiet: bool) -> None:
         """Close the consumer. With `everything`, the current record counts as processed; with `quiet`, an error of the
         last commit is logged instead of raised."""
         with self._lock:
@@ -564,7 +564,7 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.finish(everything=kind is None, quiet=kind is not None)
+        self._finish(everything=kind is None, quiet=kind is not None)
 
     def __del__(self) -> None:
         """Release the partitions of a consumer that was dropped without `close`. Commits nothing."""

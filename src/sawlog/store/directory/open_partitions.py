@@ -24,7 +24,7 @@ from ...storage.forking import forkable
 from .. import settings
 from ..writer import TopicWriter
 from .catalog import Catalog
-from .lock_leases import LOCK_TIMEOUT_S, LockLeases
+from .lock_leases import LockLeases
 from .replica import Replica, ReplicaPlace
 from .topic_entry import TopicEntry
 
@@ -42,10 +42,10 @@ class OpenPartitions:
         catalog: Catalog,
         entry: TopicEntry,
         on_lock: Callable[[TopicEntry, int, Log], None],
-        forwarding: Forwarding | None = None,
-        replica: Replica | None = None,
+        forwarding: Forwarding,
+        replica: Replica,
         *,
-        lock_timeout_s: float = LOCK_TIMEOUT_S,
+        lock_timeout_s: float,
     ) -> None:
         self._catalog = catalog
         #: The topic, as topic.json describes it.
@@ -142,15 +142,13 @@ class OpenPartitions:
             on_lock=lambda log: self._on_lock(entry, number, log),
             topic=entry.name,
             partition=number,
-            note=b"" if self._forwarding is None else self._forwarding.note,
+            note=self._forwarding.note,
             remote=self.remote(number),
         )
 
-    def remote(self, number: int) -> ReplicaPlace | None:
-        """Return the location of a partition in the replica; None if the store has none."""
+    def remote(self, number: int) -> ReplicaPlace:
+        """Return the location of a partition in the replica, if the store has one."""
         entry = self.entry
-        if self._replica is None:
-            return None
         return ReplicaPlace(self._replica, entry.name, entry.id, number, settings.log_config(entry.settings))
 
     def reopen(self) -> None:
@@ -222,7 +220,7 @@ class OpenPartitions:
         try:
             return self.take(number)
         except DirectoryLocked:
-            forwarder = None if self._forwarding is None else self._forwarding.forwarder(self, number, log)
+            forwarder = self._forwarding.forwarder(self, number, log)
             if forwarder is None:
                 log._want_lock()
                 raise
@@ -315,9 +313,8 @@ class OpenPartitions:
         used = self.logs.get(number)
         if self.ended is not None:
             raise self.ended
-        shipped = (
-            used._shipped() if used is not None and used.locked else None
-        )  # before `using`: it may be slow, and other processes may want the lock
+        # Before `using`: it may be slow, and other processes may want the lock.
+        shipped = used._shipped() if used is not None and used.locked else None
         with self.using(number):
             if used is not None and used.locked:
                 return used.maintain(config, shipped)

@@ -94,8 +94,8 @@ class DirectoryStore(base.Store):
         catalog: Catalog,
         *,
         owns_directory: bool,
-        handover_timeout_s: float = _PATIENCE_S,
-        lock_timeout_s: float = LOCK_TIMEOUT_S,
+        handover_timeout_s: float,
+        lock_timeout_s: float,
     ) -> None:
         self._directory = directory
         self._owns_directory = owns_directory

@@ -63,7 +63,7 @@ _made: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 class DirectoryTopic(base.Topic):
     """Partitions under one name. Created by `Store.topic` and `Store.create_topic`."""
 
-    def __init__(self, catalog: Catalog, open_partitions: OpenPartitions, store: base.Store | None = None) -> None:
+    def __init__(self, catalog: Catalog, open_partitions: OpenPartitions, store: base.Store) -> None:
         self._catalog = catalog
         #: The topic's partitions in this process.
         self._partitions = open_partitions

@@ -78,7 +78,6 @@ from ....errors import (
     DirectoryLocked,
     LogClosed,
     SawlogError,
-    TopicNotFound,
     TransactionAborted,
     TransactionError,
     TransactionPending,
@@ -86,7 +85,7 @@ from ....errors import (
 from ....log.log import Log
 from ....storage import Directory
 from ..topic import DirectoryTopic
-from .completion import Completion, ForwardedCommit, NoPeers, Peers
+from .completion import Completion, ForwardedCommit, Peers
 from .intent import Intent, Part, check_replay, merged
 from .pending import PendingTransactions, sequence_of
 from .placement import FileNumbering, Placement
@@ -98,22 +97,16 @@ INLINE_BYTES = 64 << 10
 _logger = logging.getLogger("sawlog")
 
 
-def _no_topic(name: str) -> DirectoryTopic:
-    raise TopicNotFound(f"no topic {name!r}: there is only the staging area")
-
-
 class Intents:
     """Transactions of one store. Safe for threads and processes."""
 
-    def __init__(
-        self, root: Directory, topic_of: Callable[[str], DirectoryTopic] = _no_topic, peers: Peers | None = None
-    ) -> None:
+    def __init__(self, root: Directory, topic_of: Callable[[str], DirectoryTopic], peers: Peers) -> None:
         #: Uncommitted files.
         self.staging = StagingDirectory(root)
         #: Committed transactions that are not completed.
         self.pending = PendingTransactions(self.staging)
         self.placement = Placement(self.staging, self.pending)
-        self._peers = NoPeers() if peers is None else peers
+        self._peers = peers
         self.completion = Completion(self.pending, self.placement, self._peers, topic_of)
 
     def close(self) -> None:

@@ -87,18 +87,6 @@ class Peers(Protocol):
         """Connect to a process; `PeerLost` if it is gone."""
 
 
-class NoPeers:
-    """No other processes: a store in memory."""
-
-    def address(self, log: Log) -> str | None:
-        """Return None."""
-        return None
-
-    def call(self, address: str, deadline: Deadline) -> CommitPeer:
-        """Raise `PeerLost`."""
-        raise PeerLost(f"nobody listens on {address}")
-
-
 #: How long to wait for a peer to place a part that another process has committed.
 _PATIENCE_S = 1.0
 
