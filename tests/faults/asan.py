@@ -67,7 +67,7 @@ print(kernel.__file__)
 def steps(options: argparse.Namespace) -> list[tuple[str, list[str]]]:
     fuzz = ["-m", "tests.faults", "fuzz", f"--seed={options.seed}", f"--keep={options.keep}"]
     mutated = ["--target=kernel", "--target=batch", "--target=frames", f"--executions={options.executions}"]
-    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-W", "ignore", "tests/batch"]
+    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "tests/batch"]
     return [
         ("the instrumented kernel is the one that runs", ["-c", CHECK]),
         ("corpus", [*fuzz, "--replay"]),

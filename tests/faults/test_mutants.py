@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from sawlog.batch import read
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch
 
+from .. import warm
 from ..looping import for_each
 from .bugs import CONTROL, MUTANTS
 from .mutants import FINDERS, Edit, Mutant, Stale, find, function_of, planted, written
@@ -75,3 +77,12 @@ def test_a_planted_bug_is_found(mutant: Mutant) -> None:
 def test_the_tests_that_are_to_find_bugs_exist() -> None:
     root = Path(__file__).resolve().parents[2]
     assert [each for each in TESTS if not (root / each).is_file()] == []
+
+
+def test_a_finder_can_run_tests_in_its_process() -> None:
+    code = "from tests.faults.promised import tests_pass; assert tests_pass(['tests/test_background.py'], object())"
+    root = Path(__file__).resolve().parents[2]
+    with warm.start(["-c", code], cwd=root, stdout=subprocess.PIPE, text=True) as process:
+        printed, _ = process.communicate()
+    assert process.returncode == 0, printed
+    assert "passed" in printed
