@@ -53,7 +53,7 @@ class DocumentRegistry(ABC):
 
     @abstractmethod
     def read(self, name: str) -> Document:
-        """Return a document as it is now."""
+        """Return the current version of a document; version 0 without fields if it was never stored."""
 
     @abstractmethod
     def change(self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Document:
@@ -75,7 +75,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def append_many(self, topic: str, records: Iterable[RecordInput], partition: int | None = None) -> None:
-        """Add records, all or none of them."""
+        """Add records, all or none of them. A record is as in `Partition.append_many`."""
 
     @abstractmethod
     def commit(self) -> PlacedOffsets:
@@ -83,7 +83,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Discard everything."""
+        """Discard everything. No-op once the transaction has ended."""
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +119,7 @@ class TaskStaging(Closing):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Remove what this failed attempt has written."""
+        """Remove the files of this attempt, which has failed."""
 
     @abstractmethod
     def close(self) -> None:
@@ -157,11 +157,13 @@ class JobStaging(ABC):
 
     @abstractmethod
     def last(self, name: str) -> Intent | None:
-        """Return what was published last under a name; with its parts only where they are known."""
+        """Return the transaction that was published last under a name, completed or not; with its parts only if they
+        are known."""
 
     @abstractmethod
     def replay_of(self, job: str, find: Callable[[], Intent | None], *, lock_timeout_s: float = 60.0) -> Intent | None:
-        """Return what `find` says was stored before in place of this job, and discard what is now staged for it."""
+        """Return the stored transaction that this job would repeat, as `find` returns it, and discard the job's staged
+        files if there is one."""
 
     @abstractmethod
     def forget_names(self) -> None:
@@ -205,17 +207,21 @@ class Store(Closing):
 
     @abstractmethod
     def topics(self, *, at: str | None = None) -> list[str]:
-        """Return the names of all topics, sorted; with `at`, of those in a snapshot."""
+        """Return the names of all topics, sorted; with `at`, of those in a snapshot (`supports_snapshots`)."""
 
     @abstractmethod
     def topic(self, name: str, *, at: str | None = None) -> Topic:
-        """Return the topic of that name, or as it is in a snapshot; `TopicNotFound`."""
+        """Return the topic of that name, with `at` as it is in a snapshot; `TopicNotFound`."""
 
     @abstractmethod
     def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
     ) -> Topic:
-        """Create a topic; `TopicExists`. With `exist_ok` an existing one is returned, whatever its settings."""
+        """Create a topic; `TopicExists`. With `exist_ok` an existing one is returned, whatever its partitions and
+        settings.
+
+        Settings have Kafka's names with underscores for dots: `retention_ms=86_400_000`; see `sawlog.store.settings`.
+        """
 
     @abstractmethod
     def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> Topic:
@@ -223,7 +229,7 @@ class Store(Closing):
 
     @abstractmethod
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records."""
+        """Delete a topic with all its records. In a directory, `DirectoryLocked` if another process writes to it."""
 
     @abstractmethod
     def replace_topic(self, name: str, by: str, *, ends: Mapping[int, int] | None = None) -> Topic:
@@ -264,7 +270,8 @@ class Store(Closing):
 
     @abstractmethod
     def _expire(self, topic: str, partition: int) -> RetentionReport | None:
-        """Drop what exceeds the age or size limit of one partition, now; None if that is nothing."""
+        """Drop what exceeds the age or size limit of one partition, now; None if that is nothing. Background
+        maintenance does this, too. Reads no records."""
 
     @abstractmethod
     def _close_later(self, made: Consumer | Queue) -> None:

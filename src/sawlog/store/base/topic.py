@@ -163,8 +163,9 @@ class Topic(ABC):
         max_records: int | None = None,
         isolation: Isolation = "committed",
     ) -> Sequence[PlannedSlice]:
-        """Cut the offsets from `start` to `end` of a partition into slices that other processes can read
-        (`Store._slice_reader`), each about `target_bytes` large. `DataLoss` if some of them are gone."""
+        """Cut the offsets from `start` to `end` of a partition, which was read in the leader epoch `epoch`, into slices
+        that other processes can read (`Store._slice_reader`), each about `target_bytes` large. `DataLoss` if some of
+        the offsets are gone."""
 
     @abstractmethod
     def _slices(self, number: int) -> SliceReader:
@@ -197,13 +198,15 @@ class Topic(ABC):
         self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets. A record is as in
-        `Partition.append_many`. With `expect_offset` all go to one partition, starting at that offset."""
+        `Partition.append_many`. With `expect_offset` all go to one partition, starting at that offset, or
+        `OffsetMismatch` is raised."""
 
     @abstractmethod
     def append_arrow(
         self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        """Append the rows of an Arrow table, by their keys, and return their offsets."""
+        """Append the rows of an Arrow table, by their keys, and return their offsets. Columns as in
+        `Partition.append_arrow`, `expect_offset` as in `append_many`."""
 
     @abstractmethod
     def append_stream(

@@ -52,7 +52,6 @@ class DirectoryRegistry(DocumentRegistry):
         self._mode = mode
 
     def read(self, name: str) -> Document:
-        """Return the current version of a document; version 0 without fields if it was never stored."""
         file = _file(name)
         try:
             directory = self._root.child(REGISTRY)

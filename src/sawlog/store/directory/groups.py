@@ -210,7 +210,6 @@ class DirectoryGroups(Groups):
             yield DirectoryDocuments(directory)
 
     def delete(self, name: str) -> None:
-        """Delete a group and all its offsets; `GroupActive` if it has live members."""
         with self.offsets.turn() as turn:
             self._refuse_members(check_group_name(name))
             offsets = turn.offsets(name)

@@ -72,11 +72,9 @@ class DirectoryMembership(GroupMembership):
 
     @property
     def id(self) -> str:
-        """Member id; empty before `join`."""
         return "" if self._membership is None else self._membership.id
 
     def join(self) -> None:
-        """Join the group. No-op for a member."""
         if self._members is not None and self._membership is not None:
             return
         options = self._options
@@ -90,14 +88,12 @@ class DirectoryMembership(GroupMembership):
             self._membership = self._members.join(options.name, options.topics, options.session_timeout_ms)
 
     def beat(self) -> None:
-        """Send a heartbeat."""
         membership = self._membership
         if membership is not None:
             membership.beat()
 
     @property
     def is_current(self) -> bool:
-        """Whether the other members still count this one."""
         membership = self._membership
         return membership is not None and membership.current
 
@@ -106,7 +102,6 @@ class DirectoryMembership(GroupMembership):
         return all(lock.current for lock in list(self._held.values()))
 
     def view(self, owners: Mapping[TopicPartition, str] | None = None) -> GroupView:
-        """Return a snapshot of the group."""
         with self._changing:
             members = self._members
             if members is None:
@@ -117,7 +112,6 @@ class DirectoryMembership(GroupMembership):
             return GroupView({id: each.topics for id, each in found.items()}, silent, read)
 
     def fence_silent(self) -> None:
-        """Remove members whose session has expired."""
         if self._members is None:
             return
         members, group = self._members, self._options.group
@@ -129,7 +123,6 @@ class DirectoryMembership(GroupMembership):
 
     @property
     def owned(self) -> set[TopicPartition]:
-        """Partitions that this member owns."""
         return set(self._held)
 
     def take(
@@ -149,7 +142,6 @@ class DirectoryMembership(GroupMembership):
         return taken
 
     def give_up(self, shares: Iterable[TopicPartition]) -> None:
-        """Release partitions."""
         for share in shares:
             give_up(self._held.pop(share))
 
@@ -161,11 +153,9 @@ class DirectoryMembership(GroupMembership):
             turn.write(self._options.group, offsets)
 
     def committed(self) -> dict[TopicPartition, Committed]:
-        """Return the group's committed offsets."""
         return self._offsets.of(self._options.group)
 
     def leave(self) -> None:
-        """Release everything and leave the group."""
         self.give_up(list(self._held))
         membership, self._membership = self._membership, None
         if membership is not None:
@@ -195,8 +185,6 @@ class DirectoryClaim(CoordinatorClaim):
         self._held: Lock | None = None
 
     def take(self) -> None:
-        """Serve the group. `GroupActive` if it has live members in this or another process of the machine, or another
-        broker serves it."""
         with self._offsets.turn():
             if self._members is None:
                 self._members = Members(group_directory(self._root, self._group, create=True))
@@ -238,7 +226,6 @@ class DirectoryClaim(CoordinatorClaim):
         return self._held is not None and self._held.current
 
     def release(self) -> None:
-        """Let other members join, after the last commit. Safe to call twice."""
         held, self._held = self._held, None
         members, self._members = self._members, None
         try:
@@ -296,13 +283,11 @@ class DirectoryWorkers(QueueWorkers):
         return workers - self._alive
 
     def beat(self) -> None:
-        """Send a heartbeat."""
         with self._files:
             if self._membership is not None:
                 self._membership.beat()
 
     def leave(self) -> None:
-        """Leave the group; `join` joins again. Safe to call twice."""
         with self._files:
             membership, self._membership = self._membership, None
             members, self._members = self._members, None

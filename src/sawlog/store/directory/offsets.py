@@ -99,7 +99,6 @@ class OffsetStore(DeliveryStates):
     # --- reading
 
     def of(self, group: str) -> dict[TopicPartition, Committed]:
-        """Return the current offsets of one group."""
         with self._mutex:
             self._catch_up()
             return dict(self._groups.get(group, {}))
@@ -111,7 +110,6 @@ class OffsetStore(DeliveryStates):
             return self._marks.get(transaction)
 
     def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
-        """Return the current state pages of a group's queues, by partition and number."""
         with self._mutex:
             self._catch_up()
             return {share: dict(pages) for share, pages in self._pages.get(group, {}).items() if pages}
@@ -236,7 +234,6 @@ class Turn(QueueTurn):
         self._log = log
 
     def offsets(self, group: str) -> dict[TopicPartition, Committed]:
-        """Return the offsets of one group."""
         return self._offsets.of(group)
 
     def places(
@@ -276,7 +273,6 @@ class Turn(QueueTurn):
         return self._offsets.mark(transaction)
 
     def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
-        """Return the state pages of a group's queues."""
         return self._offsets.pages(group)
 
     def without_pages(self, group: str, shares: Iterable[TopicPartition]) -> Pages:

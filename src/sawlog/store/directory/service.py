@@ -34,7 +34,6 @@ class DirectoryService(StoreService):
         super().__init__(store, BrokerRegistry())
 
     def reopen(self, name: str) -> None:
-        """Reopen the logs of a topic with its current settings."""
         self._store.topic(name)._partitions.reopen()
 
     def claim_group(self, name: str, address: str) -> CoordinatorClaim:
@@ -96,11 +95,9 @@ class DirectoryTransactionalIds(TransactionalIds):
         return found
 
     def get(self, name: str) -> tuple[int, Mapping[str, Any]] | None:
-        """Return version and fields of a transactional id; None if it is unknown."""
         return self._known.get(name)
 
     def all(self) -> Mapping[str, tuple[int, Mapping[str, Any]]]:
-        """Return all transactional ids."""
         return dict(self._known)
 
     def save(
@@ -112,7 +109,6 @@ class DirectoryTransactionalIds(TransactionalIds):
         markers: Sequence[TransactionMarker] = (),
         offsets: Mapping[str, Sequence[StagedOffset]] | None = None,
     ) -> None:
-        """Write an entry, or delete it if `fields` is None. Durable on return."""
         assert not markers, "they are written one by one"
         assert not offsets, "they are written by the groups"
         self._log.append(None if fields is None else json.dumps(fields).encode(), name.encode())
@@ -128,7 +124,6 @@ class DirectoryTransactionalIds(TransactionalIds):
         return secrets.randbits(61)
 
     def close(self) -> None:
-        """Close the log."""
         try:
             self._log.close()
         finally:

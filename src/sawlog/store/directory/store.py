@@ -265,17 +265,14 @@ class DirectoryStore(base.Store):
 
     @property
     def path(self) -> str:
-        """The directory."""
         return self._directory.path
 
     @property
     def id(self) -> str:
-        """Unique id of the store."""
         return self._catalog.id
 
     @property
     def mode(self) -> str:
-        """ "w" or "r"."""
         return self._catalog.mode
 
     @property
@@ -285,7 +282,6 @@ class DirectoryStore(base.Store):
         return self._replica.address
 
     def topics(self, *, at: str | None = None) -> list[str]:
-        """Return the names of all topics, sorted. A directory has no snapshots, so `at` is refused."""
         if at is not None:
             raise self._no_snapshots()
         self._check_open()
@@ -297,7 +293,6 @@ class DirectoryStore(base.Store):
         def __getitem__(self, name: str) -> DirectoryTopic: ...
 
     def topic(self, name: str, *, at: str | None = None) -> DirectoryTopic:
-        """Return the topic of that name; `TopicNotFound`. A directory has no snapshots, so `at` is refused."""
         if at is not None:
             raise self._no_snapshots()
         with self._lock:
@@ -360,10 +355,6 @@ class DirectoryStore(base.Store):
     def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
     ) -> DirectoryTopic:
-        """Create a topic. With `exist_ok` an existing one is returned, whatever its partitions and settings.
-
-        Settings have Kafka's names with underscores for dots: `retention_ms=86_400_000`; see `sawlog.store.settings`.
-        """
         with self._lock:
             self._check_writable()
             try:
@@ -390,7 +381,6 @@ class DirectoryStore(base.Store):
             return self._known(self._catalog.alter(name, partitions, settings))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records; `DirectoryLocked` if another process writes to it."""
         if (open_topic := self._topics.get(name)) is not None:
             open_topic._partitions.close_writers()  # they may wait for other processes, so before a lock is taken
         with self._committing, self._lock:
@@ -445,8 +435,6 @@ class DirectoryStore(base.Store):
         return reports
 
     def _expire(self, topic: str, partition: int) -> RetentionReport | None:
-        """Drop the segments of one partition that exceed its age or size limit: files are unlinked, nothing is read.
-        None if there are none. Background maintenance does this, too."""
         found = self.topic(topic)
         if not maintenance_config(found.settings).delete:
             return None
@@ -490,7 +478,6 @@ class DirectoryStore(base.Store):
 
     @property
     def groups(self) -> DirectoryGroups:
-        """Consumer groups: their progress, and moving them."""
         with self._lock:
             self._check_open()
             if self._groups is None:
@@ -499,10 +486,8 @@ class DirectoryStore(base.Store):
 
     @property
     def _registry(self) -> DirectoryRegistry:
-        """Small documents next to the topics: a broker's users and access rules."""
         self._check_open()
         return DirectoryRegistry(self._directory, self.mode)
 
     def _serve(self) -> DirectoryService:
-        """Return the broker's view of this store."""
         return DirectoryService(self)

@@ -75,22 +75,18 @@ class DirectoryTopic(base.Topic):
 
     @property
     def name(self) -> str:
-        """Name of the topic."""
         return self._partitions.entry.name
 
     @property
     def id(self) -> str:
-        """Unique id: differs from that of an earlier topic of the same name."""
         return self._partitions.entry.id
 
     @property
     def partitions(self) -> int:
-        """Number of partitions."""
         return self._partitions.entry.partitions
 
     @property
     def settings(self) -> dict[str, settings.Value]:
-        """Settings that differ from their defaults, by Kafka's names."""
         return dict(self._partitions.entry.settings)
 
     @property
@@ -151,8 +147,6 @@ class DirectoryTopic(base.Topic):
         max_records: int | None = None,
         isolation: Isolation = "committed",
     ) -> list[PlannedSlice]:
-        """Cut the offsets from `start` to `end`, which was read in the leader epoch `epoch`, into slices that other
-        processes can read (`Store._slice_reader`). `DataLoss` if some of them are gone."""
         return slices.plan(
             self.partition(number),
             start,
@@ -184,8 +178,6 @@ class DirectoryTopic(base.Topic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record and return its position. The key chooses the partition unless it is given. With
-        `expect_offset`, append it there or raise `OffsetMismatch`."""
         open_partitions = self._partitions
         if (
             partition is None
@@ -211,8 +203,6 @@ class DirectoryTopic(base.Topic):
     def append_many(
         self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`. With
-        `expect_offset` all of them go to one partition, starting at that offset; `OffsetMismatch`."""
         parts = self._router.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
@@ -227,8 +217,6 @@ class DirectoryTopic(base.Topic):
     def append_arrow(
         self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        """Append the rows of an Arrow table, by their keys, and return their offsets. Columns as in
-        `Log.append_arrow`, `expect_offset` as in `append_many`."""
         rows: pa.Table = table
         keys = rows.column("key") if "key" in rows.schema.names else None
         if keys is None or keys.null_count:
@@ -277,24 +265,19 @@ class DirectoryTopic(base.Topic):
         trusted: bool = False,
         expect_offset: int | None = None,
     ) -> range:
-        """Append encoded batches to a partition unchanged, all of them or none, and return their offsets; see
-        `Log.append_batches`."""
         with self._partitions.using(partition):
             return self._partitions.appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
     def _partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
-        """Return a buffered writer for one partition."""
         with self._partitions.using(partition):
             return self._partitions.appends(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
-        """Return a buffered writer over all partitions: the fast way to append records one by one."""
         return self._partitions.writer(batch_bytes, linger_ms)
 
     def trim(self, offsets: Mapping[int, int]) -> int:
-        """Drop the records below these offsets and return the number of offsets dropped."""
         with self._partitions.using(*offsets):
             logs = {number: self._partitions.take(number) for number in sorted(offsets)}
             return sum(log.trim(offsets[number]) for number, log in logs.items())
@@ -311,8 +294,6 @@ class DirectoryTopic(base.Topic):
     # --- as a table
 
     def _history(self) -> History | None:
-        """Return the part of the topic that is in its table (`sawlog pipeline table`), which SQL and `dataset` read
-        from there; None if it has no table."""
         if self.table is None:
             return None
         from ...sql.history import history_of

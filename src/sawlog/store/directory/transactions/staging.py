@@ -67,11 +67,9 @@ class StagedTask(TaskStaging):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was written."""
         return not self._files
 
     def write(self, batches: Buffer) -> Piece:
-        """Append complete batches to the file of this attempt and return their location, for a `Part`."""
         return (self._files.get(self._label) or self._file(self._label)).write(batches)
 
     def own_file(self) -> StagedFile:
@@ -86,17 +84,14 @@ class StagedTask(TaskStaging):
         return made
 
     def sync(self) -> None:
-        """Make everything written durable. It survives a power cut once it is published."""
         for file in self._files.values():
             file.sync()
 
     def abandon(self) -> None:
-        """Remove the files of a failed attempt."""
         for label in {*self._files, self._label}:
             self._staging.withdraw(self._job, label)
 
     def close(self) -> None:
-        """Close the files. The staged batches are kept."""
         for file in self._files.values():
             file.close()
 
@@ -128,7 +123,6 @@ class Staging(JobStaging):
     # --- for the process that publishes
 
     def put(self, job: str, data: bytes) -> str:
-        """Stage batches in a separate file, durably, and return its name for the pieces."""
         self._check_writable()
         with self.task(job) as staged:
             piece = staged.write(data)
@@ -201,7 +195,6 @@ class Staging(JobStaging):
             self._intents.staging.discard(job)
 
     def last(self, name: str) -> Intent | None:
-        """Return the transaction with the highest sequence under a name, completed or not."""
         return self._intents.pending.last(name)
 
     def replay_of(self, job: str, find: Callable[[], Intent | None], *, lock_timeout_s: float = 60.0) -> Intent | None:

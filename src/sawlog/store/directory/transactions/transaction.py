@@ -362,7 +362,6 @@ class DirectoryTransaction(Transaction):
         timestamp: int | datetime | None = None,
         partition: int | None = None,
     ) -> None:
-        """Add one record; its offset is known after the commit."""
         with self._lock:
             self._check_open()
             topic = self._buffered.topic(topic)
@@ -376,7 +375,6 @@ class DirectoryTransaction(Transaction):
     def append_many(
         self, topic: str | DirectoryTopic, records: Iterable[RecordInput], partition: int | None = None
     ) -> None:
-        """Add many records, all or none of them; a record is as in `Log.append_many`."""
         with self._lock:
             self._check_open()
             topic = self._buffered.topic(topic)
@@ -444,7 +442,6 @@ class DirectoryTransaction(Transaction):
             self._take_over(intent)
 
     def abort(self) -> None:
-        """Discard the records. No-op once the transaction has ended."""
         with self._lock:
             if self._state == "open":
                 self._end("aborted")
