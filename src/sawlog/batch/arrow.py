@@ -67,7 +67,7 @@ def _schema(columns: tuple[str, ...], views: bool) -> pa.Schema:
 
 
 def _mutable(size_bytes: int) -> tuple[pa.Buffer, memoryview]:
-    """A buffer from Arrow's pool, which reuses memory that has been touched before, and a view to fill it."""
+    """Allocate a buffer from Arrow's pool, which reuses touched memory, and return it with a writable view."""
     buffer = pa.allocate_buffer(size_bytes)
     return buffer, memoryview(buffer).cast("B")
 
@@ -265,7 +265,7 @@ def _decode_headers(view: memoryview, rows: Rows, total: int, count: int) -> pa.
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """Header keys as strings; bytes that are not UTF-8 become replacement characters, because Arrow requires UTF-8."""
+    """Return header keys as strings. Arrow requires UTF-8: other bytes become replacement characters."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,16 +1,16 @@
-"""CRC-32C, the checksum of a record batch, and the sum of two pieces from the sums of each.
+"""CRC-32C, the checksum of a record batch, and its combination for adjacent parts.
 
 `crc32c(data, value=0)` is the `crc32c` package's own function, re-exported: it uses the processor's instruction,
 accepts bytes, bytearray, memoryview and mmap without copying, and continues from `value`. A wrapper would cost more
 than the checksum of a small batch.
 
-`combine(crc_a, crc_b, length_b)` is the CRC-32C of A followed by B. A streamed record needs it: its bytes are summed as
-they pass, before the header in front of them is known.
+`combine(crc_a, crc_b, length_b)` is the CRC-32C of A followed by B. Streamed records need it: their bytes are summed
+while they arrive, before the header in front of them is known.
 
-How it works: a CRC is a polynomial over GF(2), reduced by Castagnoli's. To follow A by n bytes is to multiply
-A's CRC by x^(8n); what B adds is B's CRC. The powers x^(8·2^k) come from squaring, and the bits of n say
-which are needed. Multiplying by a fixed power is linear, so each power is kept as eight tables of sixteen,
-one for each hexadecimal digit of a CRC, made when first needed: some thirty short steps for 2 GiB.
+A CRC is a polynomial over GF(2), reduced by Castagnoli's. Appending n bytes to A multiplies its CRC by x^(8n), and B
+adds its own CRC. The powers x^(8·2^k) come from squaring; the bits of n select the powers to use. Multiplication by a
+fixed power is linear, so each power is stored as eight tables of sixteen entries, one table per hexadecimal digit of a
+CRC, computed on first use: about thirty short steps for 2 GiB.
 
 Pure functions, safe from any thread.
 """
@@ -29,7 +29,7 @@ _X_TO_THE_8 = 1 << (31 - 8)
 
 
 def combine(crc_a: int, crc_b: int, length_b: int) -> int:
-    """The CRC-32C of A + B, from the CRC of A, the CRC of B and the length of B in bytes."""
+    """Return the CRC-32C of A + B, given the CRC of A, the CRC of B and the length of B in bytes."""
     if length_b < 0:
         raise ValueError(f"a length cannot be negative: {length_b}")
     crc, power = crc_a, 0
@@ -52,11 +52,11 @@ def combine(crc_a: int, crc_b: int, length_b: int) -> int:
 
 
 class PartialSums:
-    """The CRC-32C of any part of a buffer, in time that does not grow with the part: a search for batches in untrusted
-    bytes must not sum the same bytes again for every place that looks like a batch.
+    """Computes the CRC-32C of any part of a buffer in constant time: a search for batches in untrusted bytes must not
+    sum the same bytes again for every position that looks like a batch.
 
-    The sum of everything before each block is kept, computed when first needed; that of a part follows from two of
-    them.
+    The CRC of the bytes before each block is computed on first use and kept; the CRC of a part follows from two of
+    these.
     """
 
     _BLOCK_BYTES = 16 << 10
@@ -66,7 +66,7 @@ class PartialSums:
         self._before = [0]
 
     def of(self, start: int, end: int) -> int:
-        """Of the bytes from `start` to `end`."""
+        """Return the CRC-32C of the bytes from `start` to `end`."""
         if end - start <= 2 * self._BLOCK_BYTES:
             return crc32c(self._data[start:end])
         return self._up_to(end) ^ combine(self._up_to(start), 0, end - start)
@@ -85,7 +85,7 @@ def _times_x(a: int) -> int:
 
 
 def _multiply(a: int, b: int) -> int:
-    """a · b modulo Castagnoli's polynomial."""
+    """Multiply modulo Castagnoli's polynomial."""
     product = 0
     for bit in range(31, -1, -1):
         if a >> bit & 1:
@@ -96,7 +96,7 @@ def _multiply(a: int, b: int) -> int:
 
 @cache
 def _power(k: int) -> int:
-    """x^(8·2^k): what 2^k bytes multiply by."""
+    """Return x^(8·2^k), the factor for 2^k more bytes."""
     if k == 0:
         return _X_TO_THE_8
     root = _power(k - 1)
@@ -105,7 +105,8 @@ def _power(k: int) -> int:
 
 @cache
 def _tables(k: int) -> tuple[tuple[int, ...], ...]:
-    """Multiplication by x^(8·2^k): table d, entry v is the product for a CRC of 0 but for digit d = v."""
+    """Return the tables for multiplication by x^(8·2^k): entry v of table d is the product of a CRC that is zero
+    except for v as digit d."""
     products = [0] * 32  # of each single bit
     product = _power(k)
     for bit in range(31, -1, -1):
@@ -115,7 +116,7 @@ def _tables(k: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _sums(products: list[int]) -> tuple[int, ...]:
-    """Entry v is the sum, in GF(2), of those of the products whose bit is set in v."""
+    """Return a table whose entry v is the sum, in GF(2), of the products whose bits are set in v."""
     sums = [0]
     for product in products:
         sums += [product ^ other for other in sums]

@@ -1,6 +1,6 @@
-"""Kafka's four codecs for the records of a batch, decoded defensively and encoded for every reader.
+"""Kafka's four compression codecs: decode defensively, and encode for every Kafka client.
 
-    number  name    what is written                               what is read
+    number  name    written                                       read
     0       none    the data itself                               the data itself
     1       gzip    one member                                    members
     2       snappy  xerial's framing, blocks of 32 KiB            xerial's framing, or one bare snappy block
@@ -75,8 +75,8 @@ CODECS: Final[dict[str, int]] = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "
 _NAMES: Final = tuple(CODECS)
 _CHOICES: Final = ", ".join(_NAMES)
 
-#: The levels that each codec takes: Kafka's ranges. For lz4, 13 and above do what 12 does, and None is faster
-#: than 1. Snappy has no levels.
+#: Levels of each codec, as in Kafka. For lz4, levels above 12 equal 12, and None is faster than 1. Snappy has no
+#: levels.
 LEVELS: Final[dict[int, range]] = {
     NONE: range(0),
     GZIP: range(1, 10),

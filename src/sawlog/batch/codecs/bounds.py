@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 MIB: Final = 1 << 20
 
-#: The default limit for the decompressed size of one batch: a default segment. Whatever fits there uncompressed may
-#: also be stored compressed.
+#: Default limit for the decompressed size of a batch: the default size of a segment. A batch that fits there
+#: uncompressed may also be stored compressed.
 DEFAULT_MAX: Final = 1024 * MIB
 
-#: Up to here the ratio does not matter. A batch of 64 MiB is sixty times Kafka's default limit, and a process can be
-#: expected to spare 64 MiB; small repetitive batches really do compress 30,000-fold (zstd).
+#: The ratio is not limited up to this size: 64 MiB is sixty times Kafka's default limit, a process can be expected to
+#: have that much memory, and small repetitive batches do compress 30,000-fold (zstd).
 RATIO_FREE_BYTES: Final = 64 * MIB
 
-#: Above that, the maximum ratio. Real records reach a factor of a hundred; gzip at most 1,032. So a gigabyte costs
-#: an attacker a megabyte.
+#: Maximum ratio above that size. Real records reach a factor of a hundred; gzip at most 1,032. An attacker needs a
+#: megabyte per gigabyte.
 RATIO_MAX: Final = 1000
 
 #: Memory of a decoder besides its output: two blocks of 4 MiB and some history for lz4, the window for zstd.
 DECODER_BYTES: Final = 16 * MIB
 
-#: Blocks are walked in Python, at one or two microseconds each. A million real ones are 32 GiB and more; many
-#: millions of empty ones would be an attack on the processor.
+#: Maximum number of blocks. They are walked in Python, at one or two microseconds each. A million real blocks hold
+#: 32 GiB or more; millions of empty ones would be an attack on the processor.
 BLOCKS_MAX: Final = 1 << 20
 
 u32_le, put_u32_le = struct.Struct("<I").unpack_from, struct.Struct("<I").pack_into
@@ -52,7 +52,7 @@ def limit_of(packed_bytes: int, max_bytes: int) -> int:
 
 
 def too_large(name: str, view: memoryview, size_bytes: int | None, limit: int) -> DecompressionLimit:
-    """The error for data that would decompress to more than is allowed."""
+    """Return the error for data that would exceed the limit when decompressed."""
     size = f"{size_bytes} bytes" if size_bytes is not None else "more"
     return DecompressionLimit(
         f"{name}: {len(view)} bytes would unpack to {size}, {limit} are allowed; "
@@ -61,7 +61,7 @@ def too_large(name: str, view: memoryview, size_bytes: int | None, limit: int) -
 
 
 def too_many_blocks(name: str) -> DecompressionLimit:
-    """The error for more than `BLOCKS_MAX` blocks."""
+    """Return the error for more than `BLOCKS_MAX` blocks."""
     return DecompressionLimit(f"{name}: more than {BLOCKS_MAX} blocks, which no real writer needs")
 
 

@@ -19,12 +19,12 @@ _DEFLATE_RATIO: Final = 1032  # 258 bytes for two bits
 
 
 def compress(view: memoryview, level: int | None) -> bytes:
-    """The data, compressed; None is the default level."""
+    """Compress; None is the default level."""
     return zlib.compress(view, _LEVEL if level is None else level, wbits=31)
 
 
 def decompress(view: memoryview, max_bytes: int) -> memoryview:
-    """First into the size that is stored at the end; if there are several members, that is too small."""
+    """Decompress into the size stored at the end, then, if that is too small (several members), into the maximum."""
     limit, bound = limit_of(len(view), max_bytes), _DEFLATE_RATIO * len(view)
     (declared,) = u32_le(view, len(view) - 4)
     if declared > bound:

@@ -50,7 +50,7 @@ _RATIO: Final = 255
 
 
 def compress(view: memoryview, level: int | None) -> memoryview:
-    """The data, compressed; None is the default level."""
+    """Compress; None is the default level."""
     if level is not None:
         return _compress_at(view, level)
     blocks = range(0, len(view), _BLOCK)
@@ -73,14 +73,14 @@ def compress(view: memoryview, level: int | None) -> memoryview:
 
 
 def _compress_at(view: memoryview, level: int) -> memoryview:
-    """The library's own frames, of 64 KiB with block checksums: its functions for blocks ignore the level."""
+    """Compress into the library's own frames, of 64 KiB with block checksums: its block functions ignore the level."""
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-    compressor.compress(bytes(view))  # it takes nothing else
+    compressor.compress(bytes(view))  # accepts only bytes
     return memoryview(compressor.finish())
 
 
 def decompress(view: memoryview, max_bytes: int) -> memoryview:
-    """The data, decompressed, within the bounds."""
+    """Decompress within the bounds."""
     limit = limit_of(len(view), max_bytes)
     bound = _bound(view, limit)
     decode: Decode = cramjam.lz4.decompress_into
@@ -90,7 +90,7 @@ def decompress(view: memoryview, max_bytes: int) -> memoryview:
 
 
 def _decode_plain(view: memoryview, target: memoryview) -> int:
-    """Like cramjam's frame decoder, without its copies: 20 % faster on the frames that Kafka writes.
+    """Decode as cramjam's frame decoder does, without its copies: 20 % faster on the frames that Kafka writes.
 
     `_bound` has checked the frames: every block is within the view, and `target` has space for it.
     """
@@ -111,7 +111,7 @@ def _decode_plain(view: memoryview, target: memoryview) -> int:
 
 
 def _bound(view: memoryview, limit: int) -> int:
-    """The maximum that the frames can decompress to. The decoder checks them; this only reads as far as it must."""
+    """Return the maximum decompressed size of the frames. Reads only the necessary fields; the decoder checks them."""
     position = bound = blocks = 0
     while position < len(view):
         (magic,) = u32_le(view, position)
@@ -128,12 +128,12 @@ def _bound(view: memoryview, limit: int) -> int:
 
 
 def _frame(view: memoryview, position: int, limit: int, blocks_max: int) -> tuple[int, int, int]:
-    """From after a frame's magic: where it ends, the maximum that it decompresses to, and how many blocks it has."""
+    """Return the end of a frame, its maximum decompressed size and number of blocks. `position` follows the magic."""
     flags, block_max = view[position], _BLOCK_SIZES.get(view[position + 1] >> 4 & 7)
     if block_max is None:
         raise CorruptBatch("lz4: the frame's block size is not one that the format defines")
     position += 2
-    content_bytes = 0  # which the format treats as unknown
+    content_bytes = 0  # 0 means unknown in the format
     if flags & 0x08:
         (content_bytes,) = u64_le(view, position)
         position += 8

@@ -1,6 +1,6 @@
-"""snappy: xerial's framing: magic, version i32, compatible version i32, then blocks [length i32][bare snappy], big
-endian. The header may come again between blocks, where streams were concatenated; xerial reads
-that, too. Versions are not looked at: there has only been one, and Redpanda writes it little endian.
+"""snappy in xerial's framing: magic, version i32, compatible version i32, then blocks [length i32][bare snappy], big
+endian. The header is repeated between blocks where streams were concatenated, which xerial also accepts. Versions are
+ignored: only one exists, and Redpanda writes it little endian.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RATIO: Final = 22  # a copy of 64 bytes takes 3
 
 
 def compress(view: memoryview, level: int | None) -> memoryview:
-    """The data, compressed; None is the default level."""
+    """Compress; snappy has no levels."""
     blocks = range(0, len(view), _XERIAL_BLOCK)
     room = np.empty(len(_XERIAL_HEADER) + len(blocks) * (4 + 32) + len(view) * 7 // 6, np.uint8)
     with room.data as target:
@@ -38,7 +38,7 @@ def compress(view: memoryview, level: int | None) -> memoryview:
 
 
 def decompress(view: memoryview, max_bytes: int) -> memoryview:
-    """The data, decompressed, within the bounds."""
+    """Decompress within the bounds."""
     limit, total = limit_of(len(view), max_bytes), sum(map(_size, _blocks(view)))
     if total > limit:
         raise too_large("snappy", view, total, limit)
@@ -53,8 +53,8 @@ def _decode(view: memoryview, target: memoryview) -> int:
 
 
 def _blocks(view: memoryview) -> Iterator[memoryview]:
-    """The bare blocks, one at a time: a list of a million views would be a bomb of its own."""
-    # No bare block begins like the magic: its first element would be a copy of what is not there yet.
+    """Yield the bare blocks one at a time: a list of a million views would itself exhaust memory."""
+    # A bare block cannot begin with the magic: its first element would copy bytes that do not exist yet.
     if bytes(view[:8]) != _XERIAL_MAGIC:
         yield view
         return

@@ -21,19 +21,19 @@ _LEVEL: Final = 3  # Kafka's default, which is zstd's
 _WINDOW_FREE: Final = 8 * MIB
 
 _MAGIC: Final = 0xFD2FB528
-_WINDOW_MAX: Final = 128 * MIB  # more is refused by the library, and made by nothing but `zstd --long`
-_WINDOWS: Final = [(8 + (byte & 7)) << (7 + (byte >> 3)) for byte in range(256)]  # by the header's byte
+_WINDOW_MAX: Final = 128 * MIB  # the library refuses more, and only `zstd --long` writes it
+_WINDOWS: Final = [(8 + (byte & 7)) << (7 + (byte >> 3)) for byte in range(256)]  # indexed by the header's byte
 _BLOCK: Final = 128 * 1024
 _DICTIONARY_ID_BYTES: Final = (0, 1, 2, 4)
 
 
 def compress(view: memoryview, level: int | None) -> memoryview:
-    """The data, compressed; None is the default level."""
+    """Compress; None is the default level."""
     return memoryview(cramjam.zstd.compress(view, _LEVEL if level is None else level))
 
 
 def decompress(view: memoryview, max_bytes: int) -> memoryview:
-    """The data, decompressed, within the bounds."""
+    """Decompress within the bounds."""
     limit = limit_of(len(view), max_bytes)
     bound, view = _plan(view, limit, max_bytes)
     return run("zstd", cramjam.zstd.decompress_into, view, bound, limit)
@@ -51,8 +51,8 @@ def window_fits(packed: memoryview | bytes, size_bytes: int, max_bytes: int) -> 
 
 
 def _plan(view: memoryview, limit: int, max_bytes: int) -> tuple[int, memoryview]:
-    """The maximum that the frames can decompress to, and the frames, with windows no larger than that if they are
-    short.
+    """Return the maximum decompressed size of the frames, and the frames. In short frames, the windows are reduced to
+    that size.
 
     Java's levels 20 to 22 ask for windows of 32 to 128 MiB however small the batch is. No frame can refer back further
     than its decompressed size, so a window of that size decodes it as well.
@@ -87,7 +87,7 @@ def _plan(view: memoryview, limit: int, max_bytes: int) -> tuple[int, memoryview
 
 
 def _window_byte(size_bytes: int) -> int:
-    """The header's byte for the smallest window that holds `size_bytes`, at least the size that is not counted."""
+    """Return the header's byte for the smallest window that holds `size_bytes`, but at least `_WINDOW_FREE`."""
     return bisect_left(_WINDOWS, max(size_bytes, _WINDOW_FREE))
 
 
@@ -102,7 +102,8 @@ def _check_window(window_bytes: int, output_bytes: int, max_bytes: int) -> None:
 
 
 def _header(view: memoryview, position: int) -> tuple[int, int, int | None]:
-    """From after a frame's magic: where its blocks begin, its window in bytes, its content size if declared."""
+    """Return the start of a frame's blocks, its window in bytes and its declared content size, if any. `position`
+    follows the magic."""
     descriptor = view[position]
     position += 1
     single = descriptor & 0x20
@@ -121,12 +122,13 @@ def _header(view: memoryview, position: int) -> tuple[int, int, int | None]:
 
 
 def _blocks(view: memoryview, position: int, blocks_max: int) -> tuple[int, int, int]:
-    """From a frame's first block: where the last one ends, the maximum that all decompress to, and their count."""
+    """Return the end of a frame's last block, the maximum decompressed size of all blocks, and their number. The first
+    block is at `position`."""
     bound = 0
     for count in range(1, blocks_max + 1):
         header = view[position] | view[position + 1] << 8 | view[position + 2] << 16
         size, kind = header >> 3, header >> 1 & 3
-        # 0: stored, 1: one byte repeated, 2: compressed, 3: reserved, which the decoder will refuse.
+        # 0: stored, 1: one byte repeated, 2: compressed, 3: reserved, and refused by the decoder.
         bound += min(size, _BLOCK) if kind < 2 else _BLOCK
         position += 3 + (1 if kind == 1 else size)
         if header & 1:

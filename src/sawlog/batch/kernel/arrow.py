@@ -263,7 +263,7 @@ def put_view(
     n: cython.Py_ssize_t,
     origin: cython.Py_ssize_t,
 ) -> cython.void:
-    """Arrow's 16-byte view: length, then up to 12 bytes inline, or 4 bytes, buffer 0 and the position in it."""
+    """Write Arrow's 16-byte view: length, then up to 12 bytes inline, or 4 bytes, buffer 0 and the position in it."""
     at: cython.Py_ssize_t = r * VIEW_BYTES
     put32le(views, at, n)
     if n <= 12:
@@ -291,8 +291,8 @@ def decode_views(
     with_key: cython.bint,
     with_value: cython.bint,
 ):
-    """As `decode_columns`, but keys and values become views into the buffer, counted from `origin`; nothing longer
-    than 12 bytes is copied."""
+    """Decode as `decode_columns` does, but keys and values become views into the buffer, counted from `origin`; nothing
+    longer than 12 bytes is copied."""
     q: cython.Py_ssize_t
     r: cython.Py_ssize_t = 0
     bad: cython.Py_ssize_t = -1

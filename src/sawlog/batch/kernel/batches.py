@@ -103,8 +103,8 @@ def scan_batches(
     rows: cython.longlong[:, ::1],
     dense: cython.bint = False,
 ):
-    """Go from batch header to batch header and fill one row for each. Returns (number of rows, position, why it
-    stopped, whether a batch is part of a transaction or a control batch).
+    """Walk over batch headers and fill one row for each. Returns (number of rows, position, reason to stop, True if a
+    batch is part of a transaction or a control batch).
 
     Accepts batches that start before `soft_end` and end at or before `end`, whose offsets start at `least_offset` or
     later and increase. With `dense`, each must begin exactly where the previous one ended: no CRC covers the base
@@ -112,7 +112,7 @@ def scan_batches(
     without `dense`, so may all others. SCAN_MORE: `soft_end` was reached or the rows are full; SCAN_END: exactly at
     `end`; SCAN_SHORT: the last batch is incomplete; SCAN_BAD: there is no such batch at this position.
 
-    Nobody reads the content of a control batch as a record: its row has no records, and MARKER has its meaning.
+    The content of a control batch is not a record: its row has no records, and MARKER has its type.
     """
     p: cython.Py_ssize_t = start
     n: cython.Py_ssize_t = 0
@@ -181,7 +181,7 @@ def seek_batch(
     least_offset: cython.longlong,
     dense: cython.bint,
 ) -> cython.Py_ssize_t:
-    """As `find_batch`, for a range that was checked."""
+    """Do the work of `find_batch`, for a checked range."""
     size: cython.Py_ssize_t
     last: cython.longlong
     while p < end:
@@ -208,8 +208,8 @@ def find_batch(
     least_offset: cython.longlong = -1,
     dense: cython.bint = False,
 ):
-    """The position of the first batch whose last offset is `offset` or higher; -1 if there is none, or -2 - position
-    of the first place without a complete batch. `least_offset` and `dense` as in `scan_batches`."""
+    """Return the position of the first batch whose last offset is `offset` or higher; -1 if there is none, or
+    -2 - position of the first place without a complete batch. `least_offset` and `dense` as in `scan_batches`."""
     if start < 0 or end < 0 or end > b.shape[0]:
         raise ValueError("range outside the buffer")
     return seek_batch(b, start, end, offset, least_offset, dense)
@@ -221,7 +221,7 @@ def find_header(
     end: cython.Py_ssize_t,
     least_offset: cython.longlong,
 ):
-    """After damage: the next position where a complete batch may start, or -1. The caller checks its CRC."""
+    """Return the next position after damage where a complete batch may start, or -1. The caller checks its CRC."""
     p: cython.Py_ssize_t = start
     found: cython.Py_ssize_t = -1
     if start < 0 or end < 0 or end > b.shape[0]:
@@ -313,7 +313,7 @@ def check_small(
     limit: cython.longlong,
 ):
     """Verify the CRCs of batches of up to `limit` bytes, from row `first` on. Returns (the row where it stopped,
-    whether that row's CRC is wrong). Otherwise it stopped at a larger batch, or after the last row."""
+    True if that row's CRC is wrong). If False, it stopped at a larger batch, or after the last row."""
     q: cython.Py_ssize_t = first
     n: cython.Py_ssize_t = rows.shape[0]
     wrong: cython.bint = False
@@ -356,7 +356,7 @@ def select_entries(
     since: cython.longlong,
     chosen: cython.longlong[::1],
 ):
-    """Choose which batches get an index entry. Returns (how many, bytes since the last one) and writes their row
+    """Choose which batches get an index entry. Returns (their number, bytes since the last one) and writes their row
     numbers to `chosen`.
 
     Kafka's rule: a batch gets an entry if more than `interval` bytes were written since the last batch that got one.
@@ -376,7 +376,7 @@ def select_entries(
 
 
 def checksum(b: cython.const[cython.uchar][::1], by_table: cython.bint = False):
-    """The CRC-32C of a buffer, as the kernel computes it; also as it does without the processor's instruction."""
+    """Return the CRC-32C of a buffer as the kernel computes it, with or without the processor's instruction."""
     if b.shape[0] == 0:
         return 0
     if cython.compiled and by_table:

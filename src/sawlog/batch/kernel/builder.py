@@ -29,7 +29,7 @@ def now_ms() -> cython.longlong:
 @cython.freelist(64)
 @cython.cclass
 class Encoded:
-    """A finished batch that has no place in a log yet."""
+    """A finished batch without offsets."""
 
     data = cython.declare(object, visibility="readonly")
     count = cython.declare(cython.longlong, visibility="readonly")
@@ -43,19 +43,19 @@ class Encoded:
         self.max_timestamp = max_timestamp
 
 
-#: The size of a buffer that takes the place of one that has become too large.
+#: Size of the buffer that replaces one that has grown too large.
 _LEAST_KEPT = 65536
-#: Up to here the kernel's own CRC is quicker than a call.
+#: Up to this size the kernel's own CRC is faster than a call.
 SMALL_CRC_BYTES = 8192
 
 
 @cython.final
 @cython.cclass
 class BatchBuilder:
-    """Encodes records one after the other into one growing buffer, behind room for a header.
+    """Encodes records one after the other into one growing buffer, after space for a header.
 
-    `add` refuses bad input with an error from `refuse` and leaves the batch as it was. When the encoded bytes reach
-    `limit` after an `add`, `on_full()` is called, which is expected to `take` it.
+    `add` rejects invalid input with an error from `refuse` and leaves the batch unchanged. When the encoded bytes reach
+    `limit` after an `add`, it calls `on_full()`, which is expected to `take` the batch.
     """
 
     buffer = cython.declare(object, visibility="readonly")
@@ -87,7 +87,7 @@ class BatchBuilder:
         self.reset_fields()
 
     def reset(self, most: cython.Py_ssize_t = 2147483647):
-        """Forget all records; keep the buffer, unless it is larger than `most`."""
+        """Discard all records; keep the buffer unless it is larger than `most`."""
         if self.capacity > most:
             self.buffer = bytearray(_LEAST_KEPT)
             self.view = self.buffer
@@ -95,9 +95,10 @@ class BatchBuilder:
         self.reset_fields()
 
     def take(self, buffer, close=False):
-        """Go on with an empty batch in another buffer. Gives what was there: (buffer, where the records in it end,
-        how many, first timestamp, largest timestamp). Atomic: no other thread's record falls between, and an interrupt
-        that comes before the caller has its answer finds that in `taken`. With `close` no record is taken from then on.
+        """Continue with an empty batch in another buffer, and return the previous one: (buffer, end of its records,
+        their number, first timestamp, largest timestamp). Atomic: no record of another thread is lost in between, and
+        the result is also in `taken`, for a caller that is interrupted before it gets it. With `close`, later records
+        are rejected.
         """
         if len(buffer) < HEADER_BYTES:
             raise ValueError("a batch needs a buffer of 61 bytes or more")
@@ -125,13 +126,13 @@ class BatchBuilder:
 
     @cython.cfunc
     def _grow(self, need: cython.Py_ssize_t) -> object:
-        """A new, larger buffer instead of a resized one: somebody may still hold a view of the old."""
+        """Move to a new, larger buffer: a caller may still hold a view of the old one, which prevents resizing."""
         wanted: cython.Py_ssize_t = self.position + need
         if wanted < self.capacity * 2:
             wanted = self.capacity * 2
         grown: object = bytearray(wanted)
         view: cython.uchar[::1] = grown
-        if self.position > wanted:  # somebody else added meanwhile: look again
+        if self.position > wanted:  # another thread added a record meanwhile: check again
             return None
         if cython.compiled:
             memcpy(cython.address(view[0]), cython.address(self.view[0]), self.position)
@@ -144,14 +145,14 @@ class BatchBuilder:
 
     @cython.cfunc
     def _bytes(self, what: object, name: object) -> object:
-        """The slow path of a value that is not exactly bytes."""
+        """Convert a value that is not exactly bytes: the slow path."""
         if what is None or type(what) is bytes:
             return what
         if isinstance(what, (bytes, bytearray, memoryview)):
             try:
                 # Exactly bytes from here on: a subclass may lie about its length.
                 return bytes(memoryview(what))
-            except ValueError:  # a memoryview that was released
+            except ValueError:  # a released memoryview
                 pass
         raise self.refuse("type", name, what)
 
@@ -165,7 +166,7 @@ class BatchBuilder:
 
     @cython.cfunc
     def _encode_headers(self, headers: object) -> object:
-        """The headers as (key bytes, value bytes or None), checked."""
+        """Check the headers and return them as (key bytes, value bytes or None)."""
         pairs: list = []
         if isinstance(headers, dict):
             headers = headers.items()
@@ -199,7 +200,7 @@ class BatchBuilder:
         nheaders: cython.Py_ssize_t = 0
         delta: cython.longlong
         pairs: object = None
-        # The caller's code first: it may be slow, raise, or even come back here.
+        # Run the caller's code first: it may be slow, raise, or even call this method.
         if headers is not None and not (type(headers) is tuple and len(headers) == 0):
             pairs = self._encode_headers(headers)
             nheaders = len(pairs)
@@ -223,7 +224,7 @@ class BatchBuilder:
             payload += 0 if hlen < 0 else hlen
         if self.max_record > 0 and payload > self.max_record:
             raise self.refuse("too_large", payload, self.max_record)
-        # From here on nothing runs Python code, so that records of several threads do not mix; but growing may.
+        # No Python code runs from here on except in `_grow`, so records of several threads do not mix.
         while True:
             if self.closed:
                 raise self.refuse("closed", "writer", None)
@@ -285,7 +286,7 @@ class BatchBuilder:
 
     @cython.cfunc
     def _put_bytes(self, what: object, p: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """A length and that many bytes; `what` is exactly bytes, or None."""
+        """Write a length and that many bytes; `what` is exactly bytes, or None."""
         n: cython.Py_ssize_t = -1
         if what is not None:
             n = PyBytes_GET_SIZE(what) if cython.compiled else len(what)
@@ -299,14 +300,14 @@ class BatchBuilder:
         return p
 
     def add(self, value, key=None, headers=(), timestamp=None):
-        """Encode one record; the clock gives the time where none is given."""
+        """Encode one record; without a timestamp it gets the current time."""
         self._add(value, key, headers, now_ms() if timestamp is None else self._check_timestamp(timestamp))
         if self.limit > 0 and self.position >= self.limit and self.on_full is not None:
             self.on_full()
 
     def finish(self, attributes, max_timestamp, producer_id, producer_epoch, sequence, crc):
-        """The batch of all records so far, uncompressed, with its header; `crc` is the function for a large one. A
-        `max_timestamp` of -1 is that of the records. It is valid until the builder is used again."""
+        """Return the batch of all records so far, uncompressed, with its header. `crc` computes the checksum of a large
+        batch. A `max_timestamp` of -1 stands for that of the records. Valid until the builder is used again."""
         end: cython.Py_ssize_t = self.position
         top: cython.longlong = self.max_timestamp if max_timestamp < 0 else max_timestamp
         data: object = memoryview(self.buffer)[:end]
@@ -382,8 +383,8 @@ _FIELDS = frozenset(("value", "key", "headers", "timestamp"))
 
 @cython.ccall
 def gather_chunks(source: object, most: cython.Py_ssize_t) -> tuple:
-    """Take bytes from an iterator until there are `most` or more: (those so far in a list, None, whether the iterator
-    has ended). What is not bytes, or has at least `most` of them, comes last, as a tuple in place of the None.
+    """Take chunks from an iterator until they add up to `most` bytes: (list of chunks, None, True if the iterator has
+    ended). A last chunk that is not bytes, or has `most` bytes by itself, replaces the None, as a tuple. Raises
     `StreamAborted` if the iterator raises."""
     held: list = []
     total: cython.Py_ssize_t = 0

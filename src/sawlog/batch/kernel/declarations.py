@@ -59,14 +59,14 @@ CELL_SHIFT = 12
 #: Flag of a cell: all batches that start there were verified, and none is transactional.
 PLAIN_CELL = 0x8000
 
-#: Why `scan_batches` stopped.
+#: Reasons of `scan_batches` to stop.
 SCAN_MORE = 0
 SCAN_END = 1
 SCAN_SHORT = 2
 SCAN_BAD = 3
 
-#: Why `walk_frames` stopped: the results are full; exactly at the end; the last frame is incomplete; an impossible
-#: length.
+#: Reasons of `walk_frames` to stop: the results are full; exactly at the end; the last frame is incomplete; an
+#: impossible length.
 WALK_MORE = 0
 WALK_END = 1
 WALK_SHORT = 2
@@ -119,15 +119,15 @@ class Walk:
     """A walk over the records of one batch: where it is, what may come next, and the current record."""
 
     __slots__ = (
-        "at",  # where the next record starts
+        "at",  # start of the next record
         "base",  # from the row of the batch
         "base_time",
-        "end",  # where the records end
-        "left",  # how many are left
-        "log_time",  # whether the log set the times: then `max_time` is the time of every record
+        "end",  # end of the records
+        "left",  # number of records left
+        "log_time",  # the log set the times: `max_time` is the time of every record
         "max_time",
         "most",  # the largest offset delta that the next record may have
-        "previous",  # its offset delta has to be above this
+        "previous",  # minimum of its offset delta, exclusive
         "record",
     )
 

@@ -18,7 +18,7 @@ _IEEE_TABLES = crc_tables(0xEDB88320)
 def get_number(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, size: cython.int, big: cython.bint
 ) -> cython.longlong:
-    """An unsigned number of 4 or 8 bytes; a number that does not fit into 63 bits becomes negative."""
+    """Return an unsigned number of 4 or 8 bytes; one that does not fit into 63 bits becomes negative."""
     x: cython.longlong = 0
     high: cython.longlong = 0
     if big:
@@ -44,8 +44,8 @@ def walk_frames(
     starts: cython.longlong[::1],
     lengths: cython.longlong[::1],
 ):
-    """Go from frame to frame and record where the bytes after each head start, and their number. Returns (frames,
-    position, why it stopped). `most` is the maximum length of a frame."""
+    """Walk over frames and write where the bytes after each head start, and their number. Returns (number of frames,
+    position, reason to stop). `most` is the maximum length of a frame."""
     p: cython.Py_ssize_t = start
     n: cython.Py_ssize_t = 0
     room: cython.Py_ssize_t = min(starts.shape[0], lengths.shape[0])
@@ -85,7 +85,7 @@ def numbers_at(
     big: cython.bint,
     out: cython.longlong[::1],
 ):
-    """The unsigned number of 4 or 8 bytes at each of the positions, plus `delta`; too large a one becomes negative."""
+    """Read the unsigned number of 4 or 8 bytes at each position plus `delta`; one above 63 bits becomes negative."""
     n: cython.Py_ssize_t = positions.shape[0]
     i: cython.Py_ssize_t
     at: cython.longlong
@@ -110,7 +110,7 @@ def crc32_of(
     lengths: cython.const[cython.longlong][::1],
     out: cython.longlong[::1],
 ):
-    """CRC-32 (as in zlib) of each range of bytes."""
+    """Compute the CRC-32 (as in zlib) of each range of bytes."""
     n: cython.Py_ssize_t = starts.shape[0]
     i: cython.Py_ssize_t
     bad: cython.bint = False
@@ -169,7 +169,7 @@ def gather(
 def get_plain_varint(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> tuple[cython.longlong, cython.Py_ssize_t]:
-    """As `get_varint`, without zig-zag, as in protobuf; a number that does not fit into 63 bits becomes negative."""
+    """Read a varint of protobuf, without zig-zag; a number that does not fit into 63 bits becomes negative."""
     value: cython.longlong
     value, p = get_varint(b, p, end)
     if cython.compiled:
@@ -186,9 +186,9 @@ def parse_messages(
     value_lengths: cython.longlong[::1],
     numbers: cython.longlong[:, ::1],
 ):
-    """Parse protobuf messages {bytes 1; uint64 2; uint64 3; uint64 4}: where the bytes are, and the three numbers. A
+    """Parse protobuf messages {bytes 1; uint64 2; uint64 3; uint64 4}: the position of the bytes, and three numbers. A
     message with any other field does not parse, because that field would be lost. Returns the number of the first
-    message that does not parse, or how many there are."""
+    message that does not parse, or their number."""
     n: cython.Py_ssize_t = starts.shape[0]
     i: cython.Py_ssize_t = 0
     p: cython.Py_ssize_t

@@ -49,7 +49,7 @@ if not cython.compiled:
 @cython.nogil
 @cython.exceptval(check=False)
 def json_space(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The first position from `p` on that is not white space."""
+    """Return the first position from `p` on that is not white space."""
     while p < end and (b[p] == 32 or b[p] == 10 or b[p] == 13 or b[p] == 9):
         p += 1
     return p
@@ -60,7 +60,7 @@ def json_space(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cy
 @cython.nogil
 @cython.exceptval(check=False)
 def json_rune(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The position after the character at `p`, which takes more than one byte; -1 if it is not UTF-8."""
+    """Return the position after the multi-byte character at `p`; -1 if it is not UTF-8."""
     c: cython.int = b[p]
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -94,8 +94,8 @@ def json_rune(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cyt
 @cython.nogil
 @cython.exceptval(check=False)
 def json_string(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The position of the closing quote of a string whose content begins at `p`; -1 if it has an escape or is not
-    strict JSON in UTF-8."""
+    """Return the position of the closing quote of a string whose content begins at `p`; -1 if it has an escape or is
+    not strict JSON in UTF-8."""
     c: cython.int
     while p < end:
         c = b[p]
@@ -116,7 +116,7 @@ def json_string(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: c
 @cython.nogil
 @cython.exceptval(check=False)
 def json_number(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The position after the number at `p`; -1 if it is none."""
+    """Return the position after the number at `p`; -1 if it is not a number."""
     digits: cython.Py_ssize_t
     if p < end and b[p] == 45:
         p += 1
@@ -150,7 +150,7 @@ def json_number(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: c
 @cython.nogil
 @cython.exceptval(check=False)
 def json_word(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The position after true, false or null; -1 if it is none of them."""
+    """Return the position after true, false or null; -1 for anything else."""
     if end - p >= 4 and b[p] == 116 and b[p + 1] == 114 and b[p + 2] == 117 and b[p + 3] == 101:
         return p + 4
     if end - p >= 4 and b[p] == 110 and b[p + 1] == 117 and b[p + 2] == 108 and b[p + 3] == 108:
@@ -166,7 +166,7 @@ def json_word(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cyt
 def json_skip(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, depth: cython.int
 ) -> cython.Py_ssize_t:
-    """The position after the value at `p`, whatever it is; -1 if it is not usual, or nested too deeply."""
+    """Return the position after any value at `p`; -1 if it is left to Python, or nested too deeply."""
     c: cython.int
     closing: cython.int
     if p >= end or depth <= 0:
@@ -214,7 +214,7 @@ def json_skip(
 def json_long(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> tuple[cython.longlong, cython.bint]:
-    """(the whole number from `p` to `end`, whether it is one of at most 18 digits)."""
+    """Return (the integer from `p` to `end`, True if it is one, of at most 18 digits)."""
     number: cython.longlong = 0
     negative: cython.bint = b[p] == 45
     if negative:
@@ -235,8 +235,8 @@ def json_long(
 def json_double(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> tuple[cython.double, cython.bint]:
-    """(the number from `p` to `end`, whether that is exact). It is if digits and power of ten are both doubles without
-    rounding: up to 15 digits, of which up to 22 after the point; one division then rounds as it should."""
+    """Return (the number from `p` to `end`, True if it is exact). It is exact if digits and power of ten are doubles
+    without rounding: up to 15 digits, up to 22 of them after the point; one division then rounds correctly."""
     number: cython.longlong = 0
     digits: cython.Py_ssize_t = 0
     after: cython.Py_ssize_t = 0
@@ -280,8 +280,8 @@ def json_child(
     guess: cython.Py_ssize_t,
     names: cython.const[cython.uchar][::1],
 ) -> cython.Py_ssize_t:
-    """The field of a struct whose name is from `p` to `end`, -1 if it is none of them. Fields mostly have the order of
-    the schema, so the search begins with a guess."""
+    """Return the field of a struct whose name is from `p` to `end`, or -1. Fields mostly have the order of the schema,
+    so the search begins with a guess."""
     first: cython.Py_ssize_t = nodes[parent, JSON_CHILD]
     many: cython.Py_ssize_t = nodes[parent, JSON_MANY]
     tried: cython.Py_ssize_t
@@ -318,7 +318,7 @@ def json_value(
     longs: cython.longlong[:, ::1],
     doubles: cython.double[:, ::1],
 ) -> cython.Py_ssize_t:
-    """Read the value of one wanted field at `p` and return the position after it; -1 if it is not usual."""
+    """Read the value of a requested field at `p` and return the position after it; -1 if it is left to Python."""
     kind: cython.int = nodes[node, JSON_KIND]
     slot: cython.Py_ssize_t = nodes[node, JSON_SLOT]
     after: cython.Py_ssize_t
@@ -370,7 +370,7 @@ def json_object(
     longs: cython.longlong[:, ::1],
     doubles: cython.double[:, ::1],
 ) -> cython.Py_ssize_t:
-    """Read an object whose brace is before `p` and return the position after it; -1 if it is not usual."""
+    """Read an object whose brace is before `p` and return the position after it; -1 if it is left to Python."""
     after: cython.Py_ssize_t
     child: cython.Py_ssize_t
     guess: cython.Py_ssize_t = 0
@@ -417,7 +417,7 @@ def check_nodes(
     doubles: cython.const[cython.double][:, ::1],
     count: cython.Py_ssize_t,
 ) -> object:
-    """ValueError unless every node stays within its tables. Children come after their parent, so no walk is endless."""
+    """Raise ValueError unless every node stays within its tables. Children follow their parent, so every walk ends."""
     k: cython.Py_ssize_t
     kind: cython.int
     slot: cython.Py_ssize_t
@@ -462,9 +462,9 @@ def json_fields(
     doubles: cython.double[:, ::1],
     odd: cython.uchar[::1],
 ):
-    """Read `count` texts, an Arrow array of which `first` is the first: their wanted fields into `state` (zeroed),
-    `longs` and `doubles`. `odd` gets 1 for each that is not usual. `valid` is Arrow's bitmap, empty if none is null;
-    a null has state JSON_NULL. Returns how many are odd."""
+    """Read the requested fields of `count` texts, from text `first` of an Arrow array on, into `state` (zeroed),
+    `longs` and `doubles`. `odd` gets 1 for each text that is left to Python. `valid` is Arrow's bitmap, empty if no
+    text is null; a null has state JSON_NULL. Returns the number of odd texts."""
     i: cython.Py_ssize_t
     p: cython.Py_ssize_t
     end: cython.Py_ssize_t
@@ -512,7 +512,7 @@ def gather_slices(
     offsets: cython.int[::1],
     data: cython.uchar[::1],
 ):
-    """Copy pieces of a buffer into an Arrow array; one that is not wanted becomes empty. Returns how many bytes."""
+    """Copy parts of a buffer into an Arrow array; parts without a value become empty. Returns the number of bytes."""
     i: cython.Py_ssize_t
     at: cython.Py_ssize_t = 0
     bad: cython.bint = False

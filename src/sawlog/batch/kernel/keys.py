@@ -73,8 +73,8 @@ def sip_hash(
     v2: cython.ulonglong,
     v3: cython.ulonglong,
 ) -> tuple[cython.ulonglong, cython.ulonglong]:
-    """SipHash-1-3 with 128 bits of output, from its initial state. Nobody can find two keys with the same hash without
-    knowing the secret."""
+    """Compute SipHash-1-3 with 128 bits of output, from its initial state. Without the secret, an attacker cannot find
+    two keys with the same hash."""
     m: cython.ulonglong
     low: cython.ulonglong
     shift: cython.int
@@ -113,7 +113,7 @@ def sip_hash(
 @cython.final
 @cython.cclass
 class KeyMap:
-    """The last offset of every key, in a table of fixed size. A key is identified by 128 bits of a keyed hash.
+    """Last offset of every key, in a table of fixed size. A key is identified by 128 bits of a keyed hash.
 
     `table` has three unsigned 64-bit columns: both halves of the hash, and the offset plus one (0: free). The number
     of its rows is a power of two. At most seven eighths of it are used. `secret` is 16 random bytes.
@@ -148,7 +148,7 @@ class KeyMap:
     @cython.nogil
     @cython.exceptval(check=False)
     def _slot(self, low: cython.ulonglong, high: cython.ulonglong) -> cython.Py_ssize_t:
-        """The slot of a key, or the one that it would get."""
+        """Return the slot of a key, or the free slot for it."""
         at: cython.ulonglong = low & self.mask
         while self.table[cython.cast(cython.Py_ssize_t, at), OFFSET_PLUS_ONE] != 0 and not (
             self.table[cython.cast(cython.Py_ssize_t, at), HASH_LOW] == low
@@ -158,7 +158,7 @@ class KeyMap:
         return cython.cast(cython.Py_ssize_t, at)
 
     def note(self, b: cython.const[cython.uchar][::1], rows: cython.const[cython.longlong][:, ::1]):
-        """Record the keys of complete batches. Returns (how many batches, whether the next one does not parse). Stops
+        """Record the keys of complete batches. Returns (number of batches, True if the next one does not parse). Stops
         before a batch whose keys may not fit. Markers of transactions have no keys."""
         q: cython.Py_ssize_t
         n: cython.Py_ssize_t = rows.shape[0]
@@ -200,7 +200,7 @@ class KeyMap:
         return done, bad
 
     def last(self, key):
-        """The last offset of a key; -1 if it was not recorded."""
+        """Return the last offset of a key; -1 if it was not recorded."""
         view: cython.const[cython.uchar][::1] = memoryview(key).cast("B")
         low: cython.ulonglong
         high: cython.ulonglong
@@ -223,9 +223,9 @@ def keep_records(
     new_time: cython.longlong,
     fresh: cython.bint,
 ):
-    """Copy the records of the batches `first` to `last` that are kept into one batch. Returns (the row where it
-    stopped, number of records, where they end, base timestamp, largest timestamp, tombstones dropped, tombstones kept,
-    whether the row does not parse). Stops after the batch that reached `limit`, and before one that `out` cannot hold.
+    """Copy the remaining records of the batches `first` to `last` into one batch. Returns (the row where it stopped,
+    number of records, their end, base timestamp, largest timestamp, tombstones dropped, tombstones kept, True if the
+    row does not parse). Stops after the batch that reached `limit`, and before one that `out` cannot hold.
 
     Dropped are records below `floor`, records whose key has a later offset in `keys` (or None), and tombstones below
     `forget`. Offsets and times become relative to `new_base` and `new_time`; if the new batch is `fresh`, its first

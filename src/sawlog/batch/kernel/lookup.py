@@ -620,7 +620,7 @@ class FastReader:
                 return None
             if short and following < end and limit < size:
                 first = -1
-        if first < 0:  # not mapped, or not all of it: the bytes are copied or downloaded, so read only what is needed
+        if first < 0:  # not mapped completely: the bytes are copied or downloaded, so read no more than needed
             free = segment.sealed and opened.views_are_free
             stop = size if free else min(size, start + max_bytes + _PAGE_MARGIN_BYTES)
             if not free and end < covered:

@@ -14,7 +14,7 @@ else:
 @cython.nogil
 @cython.exceptval(check=False)
 def times32(x: cython.ulonglong, y: cython.ulonglong) -> cython.ulonglong:
-    """x * y modulo 2**32; both are smaller than that."""
+    """Multiply modulo 2**32; both factors are smaller than that."""
     if cython.compiled:
         return cython.cast(cython.ulonglong, cython.cast(cython.uint, x * y))
     return (x * y) & 0xFFFFFFFF
@@ -25,7 +25,7 @@ def times32(x: cython.ulonglong, y: cython.ulonglong) -> cython.ulonglong:
 @cython.nogil
 @cython.exceptval(check=False)
 def murmur(b: cython.pointer(cython.const[cython.uchar]), n: cython.Py_ssize_t) -> cython.ulonglong:
-    """MurmurHash2 with Kafka's seed, as 32 unsigned bits. Interpreted, `b` is bytes."""
+    """Compute MurmurHash2 with Kafka's seed, as 32 unsigned bits. Interpreted, `b` is bytes."""
     m: cython.ulonglong = 0x5BD1E995
     h: cython.ulonglong = 0x1747B28C
     k: cython.ulonglong
@@ -53,7 +53,7 @@ def murmur(b: cython.pointer(cython.const[cython.uchar]), n: cython.Py_ssize_t) 
 @cython.cfunc
 @cython.inline
 def murmur_of(key: object) -> cython.longlong:
-    """The hash of a key that is exactly bytes."""
+    """Hash a key that is exactly bytes."""
     if cython.compiled:
         return cython.cast(
             cython.longlong,
@@ -65,13 +65,13 @@ def murmur_of(key: object) -> cython.longlong:
 
 
 def murmur2(key):
-    """The number that Kafka's own client derives from a key, as a signed 32-bit integer."""
+    """Hash a key as Kafka's own client does, to a signed 32-bit integer."""
     h: cython.longlong = murmur_of(key if type(key) is bytes else bytes(memoryview(key)))
     return h - 4294967296 if h >= 2147483648 else h
 
 
 def partition_of(key, partitions):
-    """The partition that Kafka's own client sends a key to."""
+    """Return the partition to which Kafka's own client sends a key."""
     most: cython.longlong = partitions
     if most < 1:
         raise ValueError("a topic has at least one partition")
@@ -87,7 +87,7 @@ def partitions_of(
     without_key: cython.int,
     found: cython.int[::1],
 ):
-    """The partition of every key of an Arrow column (64-bit offsets); `without_key` for null keys."""
+    """Compute the partition of every key of an Arrow column (64-bit offsets); `without_key` for null keys."""
     i: cython.Py_ssize_t
     h: cython.longlong
     rows: cython.Py_ssize_t = found.shape[0]

@@ -170,7 +170,7 @@ class Placer:
         return self._place(batch, placement, producer, forced)
 
     def must_sync(self):
-        """Whether the policy requires an append to wait for the disk now."""
+        """Return True if the policy requires an append to wait for the disk now."""
         return self._must_sync()
 
     # --- conditions
@@ -192,7 +192,7 @@ class Placer:
     @cython.cfunc
     @cython.inline
     def _may_append(self, expect_offset: object) -> cython.bint:
-        """Whether the log is ready, no stream is being read, and the next offset is the expected one if one is given.
+        """Return True if the log is ready, no stream is being read, and the next offset is the expected one, if given.
         The caller holds the lock."""
         return (
             self._is_ready()
@@ -203,7 +203,7 @@ class Placer:
     @cython.cfunc
     @cython.inline
     def _is_ready(self) -> cython.bint:
-        """Whether the log is open and nothing has to precede the next append."""
+        """Return True if the log is open and nothing has to precede the next append."""
         return (
             not self.appender.closed
             and self.appender.block is None
@@ -214,7 +214,7 @@ class Placer:
     @cython.cfunc
     @cython.inline
     def _has_room(self, size: cython.longlong, count: cython.longlong, newest: cython.longlong) -> cython.bint:
-        """Whether a batch is known to fit into the active segment and its reserved blocks."""
+        """Return True if a batch is known to fit into the active segment and its reserved blocks."""
         segment: ExtentFields = self.active.segment
         opened: LookupFields = segment._open
         roomy: tuple = self.active._room

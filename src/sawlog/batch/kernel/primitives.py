@@ -61,7 +61,7 @@ def get64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.lo
 @cython.nogil
 @cython.exceptval(check=False)
 def add64(a: cython.longlong, b: cython.longlong) -> cython.longlong:
-    """a + b, wrapping around as in two's complement, both in C and in Python."""
+    """Return a + b, wrapping around as in two's complement, both in C and in Python."""
     if cython.compiled:
         return cython.cast(cython.longlong, cython.cast(cython.ulonglong, a) + cython.cast(cython.ulonglong, b))
     return ((a + b + 2**63) & (2**64 - 1)) - 2**63
@@ -72,7 +72,7 @@ def add64(a: cython.longlong, b: cython.longlong) -> cython.longlong:
 @cython.nogil
 @cython.exceptval(check=False)
 def sub64(a: cython.longlong, b: cython.longlong) -> cython.longlong:
-    """a - b, wrapping around. Not add64(a, -b): the smallest number has no negative."""
+    """Return a - b, wrapping around. Not add64(a, -b): the smallest number has no negative."""
     if cython.compiled:
         return cython.cast(cython.longlong, cython.cast(cython.ulonglong, a) - cython.cast(cython.ulonglong, b))
     return ((a - b + 2**63) & (2**64 - 1)) - 2**63
@@ -201,7 +201,7 @@ def put_varint(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longlong) -
 def get_varint(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> tuple[cython.longlong, cython.Py_ssize_t]:
-    """(value, next position). A next position after `end` means that it is incomplete, or longer than ten bytes."""
+    """Return (value, next position). A next position after `end` means an incomplete number, or more than ten bytes."""
     x: cython.ulonglong
     z: cython.ulonglong = 0
     shift: cython.int = 0
@@ -220,7 +220,7 @@ def get_varint(
 
 
 def crc_tables(polynomial):
-    """Entry k * 256 + v is what byte v contributes to the CRC after k more bytes. Slicing by eight."""
+    """Build the tables for slicing by eight: entry k * 256 + v is the effect of byte v on a CRC k bytes later."""
     tables = array("I", bytes(4 * 2048))
     for i in range(256):
         x = i
@@ -245,8 +245,8 @@ def small_crc(
     end: cython.Py_ssize_t,
     t: cython.const[cython.uint][::1],
 ) -> cython.longlong:
-    """The CRC of the bytes from `p` to `end`, by the tables of its polynomial. For a record or two, a call into another
-    package would cost more."""
+    """Compute the CRC of the bytes from `p` to `end` with the tables of its polynomial. For a record or two, a call
+    into another package would cost more."""
     x: cython.ulonglong = 0
     low: cython.ulonglong
     x = x ^ 0x7FFFFFFF | (cython.cast(cython.ulonglong, 1) << 31)
@@ -268,8 +268,8 @@ def small_crc(
 @cython.nogil
 @cython.exceptval(check=False)
 def crc32c_of(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """The CRC-32C of the bytes from `p` to `end`, of which there is at least one (see crc32c.h). For a small batch, a
-    call into another package would cost more."""
+    """Compute the CRC-32C of the bytes from `p` to `end`, at least one (see crc32c.h). For a small batch, a call into
+    another package would cost more."""
     if cython.compiled:
         return sawlog_crc32c(cython.address(b[p]), cython.cast(cython.size_t, end - p))
     return crc32c(b[p:end])

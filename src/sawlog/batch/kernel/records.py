@@ -33,7 +33,7 @@ if not cython.compiled:
         walk_row,
     )
 
-#: Beyond this a timestamp in milliseconds cannot be expressed in microseconds, which Arrow and Spark use.
+#: Largest timestamp in milliseconds that fits into the microseconds of Arrow and Spark.
 MAX_TIMESTAMP = (2**63 - 1) // 1000
 #: Below this, parsing takes less time than letting other threads run meanwhile and waiting for them afterwards.
 _LITTLE_BYTES = 65536
@@ -106,8 +106,8 @@ class Record:
 
 
 async def handed_out(step):
-    """Records for `async for`: `step` is awaited for one cursor after the other, None ends it. Compiled, because an
-    async generator is resumed for every record."""
+    """Yield records for `async for`: await `step` for one cursor after the other, until it returns None. Compiled,
+    because an async generator is resumed for every record."""
     while True:
         cursor = await step()
         if cursor is None:
@@ -124,7 +124,7 @@ def placed(record: Record, topic, partition):
 
 
 def payload(what):
-    """A key or value as bytes or None."""
+    """Return a key or value as bytes or None."""
     if what is None or type(what) is bytes:
         return what
     if isinstance(what, (bytes, bytearray, memoryview)):
@@ -143,7 +143,7 @@ def _short(value):
 def record_of(
     b: cython.const[cython.uchar][::1], walk: cython.pointer(Walk), topic: object, partition: cython.int
 ) -> object:
-    """The current `Record` of the walk; None if its headers do not parse."""
+    """Return the current `Record` of the walk; None if its headers do not parse."""
     record: Record
     headers: object = ()
     if walk.record.header_count > 0:
@@ -272,7 +272,7 @@ class RecordCursor:
     @cython.inline
     @cython.exceptval(check=False)
     def _next_batch(self) -> cython.bint:
-        """Advance to the next batch; False if there is none or the previous one did not end where it should."""
+        """Advance to the next batch; return False if there is none or the previous one did not end where it should."""
         if self.walk.at != self.walk.end:
             self.bad = self.q
             return False
@@ -368,8 +368,8 @@ def page_cursor(
     partition: cython.int = -1,
     check: cython.bint = False,
 ):
-    """A `RecordCursor` over the plain batches at the beginning of a buffer, up to the first that is not plain or has
-    another leader epoch; None if the first is not plain. With `check` it compares their checksums."""
+    """Return a `RecordCursor` over the plain batches at the beginning of a buffer, up to the first that is not plain or
+    has another leader epoch; None if the first is not plain. With `check` it verifies their checksums."""
     if not is_plain(b, 0):
         return None
     cursor: RecordCursor = RecordCursor.__new__(RecordCursor)
@@ -395,7 +395,7 @@ def find_record(
     offset: cython.longlong,
     first: cython.longlong,
 ) -> object:
-    """As `record_at`, for a range that was checked."""
+    """Do the work of `record_at`, for a checked range."""
     p: cython.Py_ssize_t = body
     i: cython.longlong = first
     wanted: cython.longlong = offset - base_offset
@@ -439,8 +439,8 @@ def record_at(
     offset: cython.longlong,
     first: cython.longlong = 0,
 ):
-    """The first `Record` at or above `offset` in one batch's records; None if there is none, False if they do not
-    parse. In a batch without gaps, the records before it are skipped by their lengths alone. `body` is where
+    """Return the first `Record` at or above `offset` in one batch's records; None if there is none, False if they do
+    not parse. In a batch without gaps, the records before it are skipped by their lengths alone. `body` is where
     record number `first` starts."""
     if body < 0 or end < body or end > b.shape[0]:
         raise ValueError("range outside the buffer")
@@ -457,7 +457,7 @@ def landmarks(
     step: cython.longlong,
     found: cython.int[::1],
 ):
-    """Write to `found` where every `step`-th record starts; False if the records do not parse."""
+    """Write the start of every `step`-th record to `found`; return False if the records do not parse."""
     p: cython.Py_ssize_t = body
     i: cython.longlong
     if body < 0 or end < body or end > b.shape[0] or step < 1 or found.shape[0] < count // step + 1:
@@ -481,8 +481,8 @@ def record_after(
     start: cython.longlong,
     timestamp: cython.longlong,
 ):
-    """The offset of the first record at or above offset `start` that is not older than `timestamp`; -1 if there is
-    none, -2 if the records do not parse."""
+    """Return the offset of the first record at or above offset `start` that is not older than `timestamp`; -1 if there
+    is none, -2 if the records do not parse."""
     walk: Walk
     if body < 0 or end < body or end > b.shape[0]:
         raise ValueError("range outside the buffer")
@@ -503,8 +503,8 @@ def head_of(
     wanted: cython.longlong,
     base_timestamp: cython.longlong = 0,
 ):
-    """The records of one batch with an offset delta below `wanted`. Returns (how many, where they end, their largest
-    timestamp); a count of -1 if they do not parse."""
+    """Return (number, end, largest timestamp) of the records of one batch with an offset delta below `wanted`; a number
+    of -1 if they do not parse."""
     p: cython.Py_ssize_t = body
     i: cython.longlong = 0
     top: cython.longlong = 0
@@ -532,7 +532,7 @@ def head_of(
 def body_parses(
     b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, count: cython.longlong, most: cython.longlong
 ) -> cython.bint:
-    """As `records_parse`."""
+    """Do the work of `records_parse`."""
     j: cython.Py_ssize_t
     at: cython.Py_ssize_t
     kpos: cython.Py_ssize_t

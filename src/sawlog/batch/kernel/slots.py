@@ -36,8 +36,8 @@ def unsigned64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cyth
 class Slots:
     """Two numbers from 0 on in a buffer that several processes share, without a lock.
 
-    The writer fills the slot with the lower sequence and computes its check last, so that at every moment, also when
-    the writer is killed between two bytes, the other slot is whole. A check that was made with another secret is wrong.
+    The writer fills the slot with the lower sequence and writes its check last, so the other slot is always complete,
+    even if the writer is killed between two bytes. A check made with another secret is wrong.
     """
 
     view: cython.const[cython.uchar][::1]
@@ -54,7 +54,7 @@ class Slots:
     @cython.cfunc
     @cython.exceptval(check=False)
     def _sequence(self, p: cython.Py_ssize_t) -> cython.ulonglong:
-        """The sequence of a slot; 0 if it is not whole."""
+        """Return the sequence of a slot; 0 if the slot is incomplete."""
         found: cython.ulonglong = unsigned64(self.view, p)
         check: cython.ulonglong = slot_check(
             self.secret, found, unsigned64(self.view, p + 8), unsigned64(self.view, p + 16)
@@ -62,7 +62,7 @@ class Slots:
         return found if check == unsigned64(self.view, p + 24) else 0
 
     def load(self):
-        """(first, second), or None if nothing was stored with this secret, or a writer is in the middle of it."""
+        """Return both numbers; None if none were stored with this secret, or a writer is storing them."""
         p: cython.Py_ssize_t = 0
         first: cython.longlong
         second: cython.longlong
@@ -76,7 +76,7 @@ class Slots:
             return None
         first = get64(self.view, p + 8)
         second = get64(self.view, p + 16)
-        if self._sequence(p) != wanted:  # overwritten since it was looked at
+        if self._sequence(p) != wanted:  # overwritten meanwhile
             return None
         return first, second
 
@@ -95,7 +95,7 @@ class Slots:
         self._store(found[0], found[1], one, two)
 
     def store(self, first: cython.longlong, second: cython.longlong):
-        """Replace both numbers, at one moment."""
+        """Replace both numbers atomically."""
         self.put(first, second)
 
     @cython.cfunc
@@ -112,7 +112,7 @@ class Slots:
     def _store(
         self, first: cython.longlong, second: cython.longlong, one: cython.ulonglong, two: cython.ulonglong
     ) -> object:
-        """Into the older slot; `one` and `two` are the sequences of both."""
+        """Store into the older slot; `one` and `two` are the sequences of both."""
         sequence: cython.ulonglong = (one if one > two else two) + 1
         p: cython.Py_ssize_t = 0 if two > one else 32
         check: cython.ulonglong

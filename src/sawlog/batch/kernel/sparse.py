@@ -11,7 +11,7 @@ if cython.compiled:
 
 @cython.cclass
 class SparseIndex:
-    """Positions by offset and offsets by time, extended batch by batch. One thread adds, any number look up.
+    """Positions by offset and offsets by time, extended batch by batch. One thread adds, any number of threads look up.
 
     Readers search `offsets`, then read `positions`, so the latter is filled first; likewise `times` and `time_offsets`.
     """
@@ -26,7 +26,7 @@ class SparseIndex:
     max_timestamp_offset = cython.declare(cython.longlong, visibility="public")
     base_offset = cython.declare(cython.longlong, visibility="readonly")
     interval_bytes = cython.declare(cython.longlong, visibility="readonly")
-    #: Bytes of batches since the last one that has an entry.
+    #: Bytes since the last batch that has an entry.
     since_bytes = cython.declare(cython.longlong, visibility="public")
 
     def __init__(self, base_offset: cython.longlong, interval_bytes: cython.longlong):
@@ -49,7 +49,7 @@ class SparseIndex:
         max_timestamp: cython.longlong,
     ):
         """Add one batch that was placed at `position`. Kafka's rule: it gets an entry if more than `interval_bytes`
-        came before it since the last that has one."""
+        were added since the last batch that has one."""
         self.note(last_offset, position, size_bytes, max_timestamp)
 
     @cython.cfunc
@@ -77,7 +77,7 @@ class SparseIndex:
         return None
 
     def enter_time(self) -> object:
-        """Enter the largest timestamp so far, if it is not there yet."""
+        """Add the largest timestamp so far, unless it has an entry."""
         self.note_time()
 
     @cython.cfunc
@@ -125,7 +125,7 @@ class SparseIndex:
         return self.positions[at - 1], end, self.base_offset + self.offsets[at - 1]
 
     def bounds(self, offset: cython.longlong, end: cython.longlong):
-        """(from, to, check): the batch with `offset` is in this range of positions, of which `end` is the last.
+        """Return (from, to, check): the batch with `offset` is in this range of positions, at most up to `end`.
         `check` is the last offset that the batch at `from` must have if the index is right, or -1 if `from` is the
         segment's start."""
         return self.find(offset, end)

@@ -44,7 +44,7 @@ else:
 def parse_record(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, record: cython.pointer(Fields)
 ) -> cython.Py_ssize_t:
-    """Return where the record at `p` ends and write where its parts are to `record`; -1 if it does not parse.
+    """Return the end of the record at `p` and write the positions of its parts to `record`; -1 if it does not parse.
     Everything except the content of the headers is checked."""
     length: cython.longlong
     klen: cython.longlong
@@ -85,7 +85,7 @@ def parse_record(
 @cython.nogil
 @cython.exceptval(check=False)
 def skip_record(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Where the record at `p` ends according to its length; -1 if that is impossible."""
+    """Return the end of the record at `p` according to its length; -1 if that is impossible."""
     length: cython.longlong
     length, p = get_varint(b, p, end)
     if p > end or length < LEAST_LENGTH or length > end - p:
@@ -98,7 +98,7 @@ def skip_record(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: c
 @cython.nogil
 @cython.exceptval(check=False)
 def walk_body(at: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longlong, most: cython.longlong) -> Walk:
-    """A walk over `count` records whose offset deltas increase, up to `most`."""
+    """Return a walk over `count` records whose offset deltas increase, up to `most`."""
     walk: Walk
     if not cython.compiled:
         walk = Walk()
@@ -119,7 +119,7 @@ def walk_body(at: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longl
 @cython.nogil
 @cython.exceptval(check=False)
 def walk_row(rows: cython.const[cython.longlong][:, ::1], q: cython.Py_ssize_t) -> Walk:
-    """A walk over the records of the batch in row `q`. `check_rows` has checked that it is inside the buffer."""
+    """Return a walk over the records of the batch in row `q`. `check_rows` has checked that it is inside the buffer."""
     walk: Walk = walk_body(
         cython.cast(cython.Py_ssize_t, rows[q, BODY]),
         cython.cast(cython.Py_ssize_t, rows[q, BODY_END]),
@@ -172,7 +172,7 @@ def time_of(walk: cython.pointer(Walk)) -> cython.longlong:
 def parse_header(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t, cython.Py_ssize_t, cython.Py_ssize_t, cython.Py_ssize_t]:
-    """(end of header or -1, key at, key length, value at, value length); a header's key is never null."""
+    """Return (end of header or -1, key at, key length, value at, value length); a header's key is never null."""
     klen: cython.longlong
     vlen: cython.longlong
     kpos: cython.Py_ssize_t
@@ -205,7 +205,7 @@ def to_bytes(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython
 def to_headers(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, n: cython.Py_ssize_t
 ) -> object:
-    """A tuple of (str, bytes or None); None if the bytes do not parse."""
+    """Return a tuple of (str, bytes or None); None if the bytes do not parse."""
     kpos: cython.Py_ssize_t
     klen: cython.Py_ssize_t
     vpos: cython.Py_ssize_t
@@ -227,7 +227,7 @@ def check_rows(
     first: cython.Py_ssize_t,
     last: cython.Py_ssize_t,
 ) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
-    """(records, bytes of bodies) of these rows; ValueError unless all of them are inside the buffer and plausible."""
+    """Return (records, bytes of bodies) of these rows; raise ValueError if one is outside the buffer or implausible."""
     q: cython.Py_ssize_t
     records: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t = 0
