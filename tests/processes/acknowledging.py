@@ -1,13 +1,13 @@
-"""Writers that say what has been acknowledged, until they are killed.
+"""Writers that print every acknowledgement until they are killed.
 
     python -m tests.processes.acknowledging DIRECTORY DURABILITY
 
-For each line "<round> <form>" that it reads it forks a writer, which says "ready <process id>" and appends until it is
-killed, and then "dead <exit code>". Forking, before anything is opened, saves the time of starting Python.
+For each input line "<round> <form>" it forks a writer, which prints "ready <process id>" and appends until it is
+killed; then it prints "dead <exit code>". It forks before anything is opened, which saves the time of starting Python.
 
-Records are named "<round>.<number>.<first>-<last>", numbered in the order in which they are handed to the log; first
-and last are the numbers of those that were handed over as one batch, which is there completely or not at all. For each
-record that the log acknowledged it writes the line "<offset> <name>".
+Records are named "<round>.<number>.<first>-<last>", numbered in the order of the calls; first and last are the numbers
+of the records of one batch, which is stored completely or not at all. The writer prints "<offset> <name>" for each
+acknowledged record.
 """
 
 from __future__ import annotations

@@ -121,8 +121,8 @@ def die_in_turns(directory: str, first: str, step: str) -> None:
 
 
 def consume(store: str, group: str, options: str) -> None:
-    """Reads forever; says "got TOPIC PARTITION OFFSET" for each record that it has processed, and every so many
-    ("every") commits and says "committed {positions}". Ends in order when its input ends."""
+    """Read forever; print "got TOPIC PARTITION OFFSET" for each processed record, and after every `every` records
+    commit and print "committed {positions}". Ends cleanly at the end of its input."""
     from sawlog.store.directory.store import DirectoryStore
 
     settings = json.loads(options)

@@ -20,7 +20,7 @@ def make(name: str, size: int = 0) -> bytes:
 
 
 def name_of(value: bytes | None) -> str:
-    """What the value calls itself; `Wrong` unless every byte of it is right."""
+    """Return the name in a value; `Wrong` if any of its bytes differs."""
     if value is None:
         raise Wrong("no value")
     body, digest = value[:-_DIGEST_BYTES], value[-_DIGEST_BYTES:]

@@ -1,18 +1,18 @@
-"""A store on a disk that is full, for every operation that writes.
+"""Run every writing operation of a store on a full disk.
 
     python -m tests.processes.cramped KIND DIRECTORY EVERY [OPERATION...]
 
-KIND says what there is too little of: `bytes` (the disk under the directory is small; a ballast file fills it up to a
-few pages), `files` (it has no room for more than a few files) or `length` (no file may grow beyond so many bytes, which
-needs no disk of its own). Each operation is tried with nothing left, then with a little more, and so on, until there is
-enough for it to succeed: with EVERY 1 the first twenty in the smallest steps, with EVERY 0 in steps that grow at once.
-With EVERY `few` it is tried with nothing left, and with a little if it writes several files.
+KIND is the scarce resource: `bytes` (the disk under the directory is small; a ballast file fills it up to a few pages),
+`files` (it has room for a few files only) or `length` (no file may grow beyond a limit, which needs no separate disk).
+Each operation is tried with nothing left, then with a little more, and so on, until it succeeds: with EVERY 1 the first
+twenty in the smallest steps, with EVERY 0 in growing steps from the start. With EVERY `few` it is tried with nothing
+left, and with a little if it writes several files.
 
-What has to hold each time: the operation succeeds or raises one of our errors; what was acknowledged before can be
-read, and is sound; what failed has not happened, or has happened wholly; when there is room again, it goes on: the same
-store takes the operation, or says that it has failed and takes it after it was reopened.
+Each time, the operation succeeds or raises a sawlog error; everything acknowledged before can be read and is intact; a
+failed operation has no effect or its whole effect; when there is room again, the store takes the operation, or reports
+that it has failed and takes it after it was reopened.
 
-It says, for each operation, in how many of the tries there was too little.
+The output counts the failed tries of each operation.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ LIMITS = {"bytes": Bytes, "files": Files, "length": Length}
 
 
 class Doing:
-    """One store, what it has acknowledged, and the operations."""
+    """A store, its acknowledged contents, and the operations."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -135,7 +135,7 @@ class Doing:
         self.store[topic].append(value, key=key, partition=partition)
         self.told.setdefault((topic, partition), []).append(name)
 
-    # Each of these does one thing and, if it comes back, has noted what has to be there from then on.
+    # Each of these does one thing and, if it returns, has recorded the expected contents.
 
     def append_to_stock(self) -> None:
         self.append("stock", 0, 6000)
@@ -283,7 +283,7 @@ OPERATIONS = (
 STEPWISE = frozenset({"rotate", "alter", "small_transaction", "large_transaction", "publish", "compact"})
 #: These leave nothing that could be asked for again.
 ONCE = frozenset({"delete", "replace", "close"})
-#: Of these, nobody knows after a failure whether they have happened: it is looked at, and one of the two.
+#: After a failure of these, either outcome is allowed; `settle` finds out which one it is.
 DOUBTFUL = frozenset({"delete", "replace", "truncate"})
 
 
@@ -312,7 +312,7 @@ def snapshot(doing: Doing) -> tuple[object, ...]:
 
 
 def try_once(place: Path, kind: str, operation: str, left: int) -> bool:
-    """Whether there was too little."""
+    """Return True if the resource ran out."""
     shutil.rmtree(place, ignore_errors=True)
     doing = Doing(place)
     limit = LIMITS[kind](place.parent)
@@ -341,7 +341,7 @@ def try_once(place: Path, kind: str, operation: str, left: int) -> bool:
 
 
 def settle(doing: Doing, operation: str) -> None:
-    """What failed has happened completely or not at all: find out which."""
+    """Find out whether a failed operation took effect, completely or not at all."""
     topics = doing.store.topics()
     if operation == "delete" and "stock" not in topics:
         doing.topics.pop("stock")
@@ -374,7 +374,8 @@ def go_on(doing: Doing, operation: str, told: str) -> None:
 
 
 def lefts(every: str, operation: str) -> Iterator[int]:
-    """How much is left: in small steps ("1"), in larger ones ("0"), or nothing and, for some, a little ("few")."""
+    """Yield amounts of the resource: in small steps ("1"), in larger ones ("0"), or nothing and, for some operations, a
+    little ("few")."""
     if every == "1":
         return itertools.chain(range(20), (int(20 * 1.3**n) for n in range(60)))
     if every == "few":

@@ -26,7 +26,7 @@ class Ending:
         signal.signal(signal.SIGTERM, lambda *_: None)
 
     def is_set(self) -> bool:
-        """Whether it has come."""
+        """True if it was set."""
         return self.wait(0)
 
     def wait(self, timeout: float | None = None) -> bool:

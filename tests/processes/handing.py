@@ -50,7 +50,7 @@ class Stopping:
         self._stop_at = stop_at
         self._workers_only = workers_only
         self.count = 0
-        #: Which call was the commit point of a transaction.
+        #: Number of the call that was the commit point of a transaction.
         self.committed = 0
         self._lock = threading.Lock()
 
@@ -75,7 +75,7 @@ class Stopping:
 def opened(
     path: str, say: Say, stop_at: int | None, *, workers_only: bool, **options: Any
 ) -> tuple[DirectoryStore, Stopping]:
-    """A store; its directory stands still on demand, and there are sockets in it all the same."""
+    """Open a store whose directory stands still on demand and has sockets nevertheless."""
     stopping = Stopping(path, say, stop_at or 0, workers_only=workers_only)
     if stop_at is None:
         return DirectoryStore.open(path, maintenance_interval_s=None, **options), stopping
@@ -229,7 +229,7 @@ def main() -> None:
 
 
 def tell(tag: str, what: object) -> None:
-    """One line to whoever started us, in one piece."""
+    """Write one line to the parent in a single write."""
     os.write(1, (json.dumps({"tag": tag, "said": what}) + "\n").encode())
 
 

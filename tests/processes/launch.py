@@ -50,7 +50,7 @@ def start(module: str, *arguments: object, preexec: list[str] | None = None) -> 
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    """Wait for a process that has to succeed; what it wrote."""
+    """Wait for a process that must succeed and return its output."""
     try:
         output, errors = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -72,11 +72,11 @@ def ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
 
 
 def run(module: str, *arguments: object, preexec: list[str] | None = None) -> str:
-    """Start, wait, and give what it wrote."""
+    """Start a process, wait, and return its output."""
     return finish(start(module, *arguments, preexec=preexec))
 
 
 def say(line: object) -> None:
-    """In a worker: one line to whoever started it, at once."""
+    """Print one line to the parent at once, from a worker."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

@@ -85,7 +85,7 @@ class Filling:
 
 
 def fill(log: Log, call: Callable[[], None]) -> None:
-    """Append until there is no space; the log is then what it was before the last try."""
+    """Append until the disk is full; the log must then be as before the last try."""
     for _ in range(10_000):
         before = log.next_offset, log.size_bytes
         try:

@@ -1,8 +1,8 @@
-"""What another process can do to a log that is open here.
+"""Use a log from another process while it is open here.
 
-python -m tests.processes.locking hold DIRECTORY      opens the log, appends, says its process id, waits to be told
-python -m tests.processes.locking try DIRECTORY       opens it for writing; says "opened" or "locked by <holder>"
-python -m tests.processes.locking fork DIRECTORY      opens, forks, and checks what the child may do (see `fork`)
+python -m tests.processes.locking hold DIRECTORY      open the log, append, print the process id, wait for a line
+python -m tests.processes.locking try DIRECTORY       open it for writing; print "opened" or "locked by <holder>"
+python -m tests.processes.locking fork DIRECTORY      open, fork, and check what the child may do (see `fork`)
 """
 
 from __future__ import annotations

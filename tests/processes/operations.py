@@ -1,7 +1,7 @@
-"""Everything a writer can do to a log, each with what it promises; for sweeps that make every step of it fail.
+"""Every writing operation of a log with its promise, for sweeps that make each step of it fail.
 
-A `Promise` notes what the log has acknowledged. An operation is a function of (log, promise) that does one thing and
-notes what came of it. `check_*` say whether a log, during or after trouble, still keeps what was promised.
+A `Promise` records what the log has acknowledged. An operation is a function of (log, promise) that does one thing and
+records its outcome. `check_*` test whether a log, during or after a fault, still keeps the promise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OLD_MS = 1_000_000_000_000
 
 @dataclass
 class Promise:
-    """What was acknowledged, and what may be missing because somebody asked to drop it."""
+    """Acknowledged records, and those that may be missing because an operation dropped them."""
 
     kept: dict[int, bytes] = field(default_factory=dict)
     sent: set[bytes] = field(default_factory=set)
@@ -33,7 +33,7 @@ class Promise:
     cut_from: int = 2**62
     #: Offsets below this may be gone: a trim was asked for.
     trimmed_below: int = 0
-    #: What will be acknowledged comes under names of its own.
+    #: Prefix of the names of all later records.
     prefix: str = "r"
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -50,7 +50,7 @@ class Promise:
             self.kept[at] = value
 
     def cut(self, log: Log, offset: int) -> None:
-        """Truncate, and expect that what is dropped is gone."""
+        """Truncate and expect the records from `offset` on to be gone."""
         self.cut_from = min(self.cut_from, offset)
         log.truncate(offset)
         self.kept = {at: value for at, value in self.kept.items() if at < offset}
@@ -78,7 +78,7 @@ class Promise:
                 assert there[offset] == value, f"offset {offset} holds another record than was acknowledged"
 
     def check_reading(self, log: Log) -> None:
-        """By scan and one by one: what was promised can be read."""
+        """Check that all promised records can be read, by scans and one by one."""
         self.check_records(list(log.scan()))
         for offset, value in self.kept.items():
             if max(self.trimmed_below, log.lowest_offset) <= offset < self.cut_from:
@@ -306,7 +306,7 @@ OPERATIONS |= {
 
 
 def fill(log: Log, promise: Promise) -> None:
-    """What stands in the log before an operation: sealed segments, and an active one with several batches."""
+    """Write initial contents: sealed segments, and an active one with several batches."""
     append_many(log, promise)
     append_with_rotation(log, promise)
     append_with_rotation(log, promise)

@@ -1,8 +1,8 @@
 """Workers of a queue that can be killed.
 
-python -m tests.processes.queueing work STORE OPTIONS      says what it gets and what it has acknowledged (see `work`)
-python -m tests.processes.queueing hold STORE OPTIONS      gets ten messages, and acknowledges them when its input ends
-python -m tests.processes.queueing put-back STORE          says "ready", puts dead letters back, says "done"
+python -m tests.processes.queueing work STORE OPTIONS      print received and acknowledged messages (see `work`)
+python -m tests.processes.queueing hold STORE OPTIONS      receive ten messages, acknowledge them at the end of input
+python -m tests.processes.queueing put-back STORE          print "ready", put dead letters back, print "done"
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def work(path: str, options: str) -> None:
 
 
 def hold(path: str, options: str) -> None:
-    """Says what it gets, as `work` does; then waits."""
+    """Print received messages as `work` does, then wait."""
     with sawlog.open(path) as store, store.queue("orders", group="workers", **json.loads(options)) as queue:
         say("ready")
         messages = queue.receive(10)

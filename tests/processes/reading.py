@@ -1,13 +1,14 @@
-"""A reader beside a writer in another process: takes records in every way and checks each of them.
+"""Read a log in every way while another process writes to it, and check each record.
 
     python -m tests.processes.reading DIRECTORY SEED [follow] [fall] [cut]
 
-It continues until it has seen the record named "end", then prints, as JSON: how often the log was trimmed or truncated
-under it, how many records it saw, a digest of all that is in the log at the end, and how many descriptors it has open
-more than at its start. `follow`: only with `follow`, otherwise scans, Arrow, single reads and raw batches are mixed
-in. Without `fall` (trimmed) and `cut` (truncated) an offset out of range is an error.
+It reads until the record named "end", then prints as JSON: how often the log was trimmed or truncated meanwhile, the
+number of records it saw, a digest of the log's contents at the end, and the number of additional open descriptors.
+`follow`: only with `follow`, otherwise a mix of scans, Arrow, single reads and raw batches. Without `fall` (trimmed)
+and `cut` (truncated) an offset out of range is an error.
 
-What it checks: a record's name carries its own offset and a digest of the content; offsets have no gap and no repeat.
+It checks that a record's name contains its own offset and a digest of the content, and that offsets have no gap and no
+repeat.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Reading:
             self.resume(error)
 
     def resume(self, error: OffsetOutOfRange) -> None:
-        """What we were at is gone: continue where there is something."""
+        """Continue at the nearest existing record after the current position was trimmed or truncated."""
         if error.requested < error.lowest:
             assert "fall" in self.options, str(error)
             self.trimmed += 1

@@ -37,7 +37,8 @@ def parts(value: bytes | None) -> tuple[str, int, int]:
 
 
 def check(log: Log, output: str, told: str) -> dict[str, int]:
-    """Against what a worker said: of every key the last acknowledged value or a later one; each where it was put."""
+    """Compare with a worker's output: every key has its last acknowledged value or a later one, and each value its
+    offset."""
     seen = Seen(told)
     for record in log.scan():
         seen.take(record.offset, record.key, record.value)
@@ -56,7 +57,7 @@ class Seen:
         self.numbers: dict[str, int] = {}
         self.offsets: set[int] = set()
         self.position = 0
-        #: Whether records were trimmed since the last one that was taken.
+        #: True if records were trimmed since the last one read.
         self.trimmed = True
 
     def take(self, offset: int, key: bytes | None, value: bytes | None) -> None:
@@ -73,7 +74,7 @@ class Seen:
 
 
 class Rewriting:
-    """Appends, and does maintenance beside them."""
+    """Appends, with concurrent maintenance."""
 
     def __init__(self, log: Log, seed: int, tell: Callable[[object], None] = say) -> None:
         self.log = log
@@ -119,7 +120,7 @@ class Rewriting:
             sys.stderr.write(f"maintenance failed: {error!r}\n")
 
     def run(self, steps: Iterable[int], *, trims: bool) -> None:
-        """Append so often, with maintenance beside it; then the end."""
+        """Append with concurrent maintenance, then append the end."""
         done = threading.Event()
         beside = threading.Thread(target=self.keep_up_until, args=(done,), daemon=True)
         beside.start()

@@ -1,14 +1,14 @@
-"""What another process can do to a store that is open here.
+"""Use a store from another process while it is open here.
 
-python -m tests.processes.storing hold DIRECTORY TOPIC          writes to all partitions of the topic, waits to be told
-python -m tests.processes.storing occupy DIRECTORY TOPIC        opens all partitions as logs: they take no requests
-python -m tests.processes.storing append DIRECTORY TOPIC        tries to; says the offset, or "locked by <holder>"
-python -m tests.processes.storing read DIRECTORY TOPIC          opens it to read; says how many records, whenever asked
-python -m tests.processes.storing delete DIRECTORY TOPIC        tries to; says "deleted", or "locked by <holder>"
-python -m tests.processes.storing create DIRECTORY PREFIX COUNT makes topics; says how many it had to itself
-python -m tests.processes.storing commit DIRECTORY CALL         a transaction that stands still before its CALL-th
-                                                                call to the disk; 0: says how many there are
-python -m tests.processes.storing fork DIRECTORY                opens, forks, and checks what the child may do
+python -m tests.processes.storing hold DIRECTORY TOPIC          write to all partitions of the topic, wait for a line
+python -m tests.processes.storing occupy DIRECTORY TOPIC        open all partitions as logs, which take no requests
+python -m tests.processes.storing append DIRECTORY TOPIC        try to; print the offset, or "locked by <holder>"
+python -m tests.processes.storing read DIRECTORY TOPIC          open for reading; print the number of records on demand
+python -m tests.processes.storing delete DIRECTORY TOPIC        try to; print "deleted", or "locked by <holder>"
+python -m tests.processes.storing create DIRECTORY PREFIX COUNT create topics; print how many it created itself
+python -m tests.processes.storing commit DIRECTORY CALL         a transaction that stops before its CALL-th call to the
+                                                                disk; 0: print the number of calls
+python -m tests.processes.storing fork DIRECTORY                open, fork, and check what the child may do
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Processes that append to one topic, and one that has a log open beside them.
+"""Processes that append to one topic, and one that has a log open meanwhile.
 
-python -m tests.processes.turning append STORE TOPIC TAG COUNT    appends COUNT turns of ten records, tells each
-python -m tests.processes.turning open DIRECTORY                  has a log open until it is told to end
+python -m tests.processes.turning append STORE TOPIC TAG COUNT    append COUNT batches of ten records, print each
+python -m tests.processes.turning open DIRECTORY                  keep a log open until a line arrives
 """
 
 from __future__ import annotations

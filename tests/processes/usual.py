@@ -1,10 +1,10 @@
-"""A log whose file may not grow beyond so many bytes, again and again, while it appends in one call of the kernel.
+"""Append through the compiled fast path to a file that may not grow beyond a limit, again and again.
 
     python -m tests.processes.usual DIRECTORY
 
 The limit lies at every byte of a record once: the system writes the part that fits, or nothing. Each time the append
-raises, what was there is still there, and when the limit is gone the log goes on. It says how many batches were placed
-in one call, and how often an append met the limit.
+raises, the previous records are intact, and without the limit the log continues. The output counts the batches that the
+fast path placed, and the appends that met the limit.
 """
 
 from __future__ import annotations
