@@ -7,7 +7,6 @@ see `refusal`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from .. import errors
 from .handlers import Body, KafkaError
@@ -97,155 +96,93 @@ def message_of(error: BaseException) -> str:
     return str(error) if isinstance(error, (errors.SawlogError, OSError)) else type(error).__name__
 
 
-def _nested(items: str, parts: str, answers: str, number: str, *names: str) -> Callable[[Body, ErrorCode], Body]:
-    """Build responses that repeat the topics and partitions of the request."""
+#: Builds the response to a request that failed with an error code.
+_Refuse = Callable[[Body, ErrorCode], Body]
+
+
+def _each(
+    items: str, answers: str, *names: str, field: str = "error_code", bare: str | None = None, **more: object
+) -> _Refuse:
+    """Answer each element of a list in the request: with the fields `names`, the error code in `field`, and `more`. An
+    element without fields is repeated as `bare`."""
 
     def refuse(request: Body, code: ErrorCode) -> Body:
         return {
             answers: [
-                {
-                    **{name: topic[name] for name in names if name in topic},
-                    "partitions": [{number: part[number], "error_code": code} for part in topic[parts]],
-                }
-                for topic in request[items] or ()
+                {**(_copied(item, names) if bare is None else {bare: item}), field: code, **more}
+                for item in request.get(items) or ()
             ]
         }
 
     return refuse
 
 
-def _produce(request: Body, code: ErrorCode) -> Body:
-    return {
-        "responses": [
-            {
-                "name": topic["name"],
-                "topic_id": topic["topic_id"],
-                "partition_responses": [
-                    {"index": part["index"], "error_code": code, "base_offset": -1} for part in topic["partition_data"]
-                ],
-            }
-            for topic in request["topic_data"]
+def _nested(items: str, answers: str, names: tuple[str, ...], inner: _Refuse) -> _Refuse:
+    """Answer each topic in a list of the request: with the fields `names`, and its partitions as `inner` answers."""
+
+    def refuse(request: Body, code: ErrorCode) -> Body:
+        return {answers: [{**_copied(item, names), **inner(item, code)} for item in request.get(items) or ()]}
+
+    return refuse
+
+
+def _copied(item: Body, names: tuple[str, ...]) -> Body:
+    return {name: item[name] for name in names if name in item}
+
+
+def _partitions(number: str, *names: str) -> _Refuse:
+    """Answer each partition of each topic."""
+    return _nested("topics", "topics", names, _each("partitions", "partitions", number))
+
+
+def _whole(**more: object) -> _Refuse:
+    """Answer once."""
+    return lambda request, code: {"error_code": code, **more}
+
+
+def _both(first: _Refuse, second: _Refuse) -> _Refuse:
+    return lambda request, code: {**first(request, code), **second(request, code)}
+
+
+_FETCHED = _nested(
+    "topics",
+    "responses",
+    ("topic", "topic_id"),
+    lambda topic, code: {
+        "partitions": [
+            {"partition_index": part["partition"], "error_code": code, "high_watermark": -1, "records": b""}
+            for part in topic["partitions"]
         ]
-    }
+    },
+)
 
 
 def _fetch(request: Body, code: ErrorCode) -> Body:
     if code in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
         return {"error_code": code, "responses": []}
-    return {
-        "error_code": ErrorCode.NONE,
-        "responses": [
-            {
-                "topic": topic["topic"],
-                "topic_id": topic["topic_id"],
-                "partitions": [
-                    {"partition_index": part["partition"], "error_code": code, "high_watermark": -1, "records": b""}
-                    for part in topic["partitions"]
-                ],
-            }
-            for topic in request["topics"]
-        ],
-    }
+    return {"error_code": ErrorCode.NONE, **_FETCHED(request, code)}
 
 
-def _metadata(request: Body, code: ErrorCode) -> Body:
-    return {
-        "error_code": code,
-        "brokers": [],
-        "topics": [
-            {"error_code": code, "name": topic["name"], "topic_id": topic["topic_id"], "partitions": []}
-            for topic in request["topics"] or ()
-        ],
-    }
-
-
-def _each(items: str, answers: str, *names: str) -> Callable[[Body, ErrorCode], Body]:
-    """Build responses with an error code for each item of the request."""
-
-    def refuse(request: Body, code: ErrorCode) -> Body:
-        return {
-            answers: [{**{name: item[name] for name in names}, "error_code": code} for item in request.get(items) or ()]
-        }
-
-    return refuse
-
-
-def _names(items: str, answers: str, name: str) -> Callable[[Body, ErrorCode], Body]:
-    """Build responses to requests that list bare names."""
-    return lambda request, code: {answers: [{name: item, "error_code": code} for item in request[items] or ()]}
+_NAMED, _BY_ID = _each("topic_names", "responses", bare="name"), _each("topics", "responses", "name", "topic_id")
 
 
 def _delete_topics(request: Body, code: ErrorCode) -> Body:
-    named = [{"name": name, "error_code": code} for name in request["topic_names"] or ()]
-    return {
-        "responses": named
-        or [
-            {"name": each["name"], "topic_id": each["topic_id"], "error_code": code} for each in request["topics"] or ()
-        ]
-    }
+    return _NAMED(request, code) if request["topic_names"] else _BY_ID(request, code)
 
 
 def _find_coordinator(request: Body, code: ErrorCode) -> Body:
+    nowhere = {"node_id": -1, "host": "", "port": -1, "error_code": code}
     keys = request["coordinator_keys"] or [request["key"]]
-    return {
-        "error_code": code,
-        "node_id": -1,
-        "host": "",
-        "port": -1,
-        "coordinators": [{"key": key, "node_id": -1, "host": "", "port": -1, "error_code": code} for key in keys],
-    }
+    return {**nowhere, "coordinators": [{"key": key, **nowhere} for key in keys]}
 
 
-def _offset_fetch(request: Body, code: ErrorCode) -> Body:
-    groups = [
-        {"group_id": group["group_id"], "topics": [], "error_code": code} for group in request.get("groups") or ()
-    ]
-    return {"error_code": code, "topics": [], "groups": groups}
-
-
-def _add_partitions(request: Body, code: ErrorCode) -> Body:
-    old = [
-        {
-            "name": topic["name"],
-            "results_by_partition": [
-                {"partition_index": number, "partition_error_code": code} for number in topic["partitions"]
-            ],
-        }
-        for topic in request.get("v3_and_below_topics") or ()
-    ]
-    return {"error_code": code, "results_by_topic_v3_and_below": old, "results_by_transaction": []}
+_DELETED_OFFSETS = _partitions("partition_index", "name")
 
 
 def _offset_delete(request: Body, code: ErrorCode) -> Body:
-    is_whole = code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    topics = _nested("topics", "partitions", "topics", "partition_index", "name")(request, code)["topics"]
-    return {"error_code": code if is_whole else ErrorCode.NONE, "topics": [] if is_whole else topics}
-
-
-def _describe_producers(request: Body, code: ErrorCode) -> Body:
-    return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    {"partition_index": number, "error_code": code} for number in topic["partition_indexes"]
-                ],
-            }
-            for topic in request["topics"]
-        ]
-    }
-
-
-def _elect_leaders(request: Body, code: ErrorCode) -> Body:
-    """Version 0 has an error code for each partition only."""
-    results = [
-        {
-            "topic": topic["topic"],
-            "partition_result": [{"partition_id": number, "error_code": code} for number in topic["partitions"]],
-        }
-        for topic in request["topic_partitions"] or ()
-    ]
-    return {"error_code": code, "replica_election_results": results}
+    if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return {"error_code": ErrorCode.NONE, **_DELETED_OFFSETS(request, code)}
+    return {"error_code": code, "topics": []}
 
 
 def _alter_replica_log_dirs(request: Body, code: ErrorCode) -> Body:
@@ -266,32 +203,54 @@ def _alter_users(request: Body, code: ErrorCode) -> Body:
     return {"results": [{"user": name, "error_code": code, "error_message": None} for name in names]}
 
 
-_REFUSALS: dict[Key, Callable[[Body, ErrorCode], Body]] = {
-    Key.PRODUCE: _produce,
+_NUMBERS = _each("partitions", "results_by_partition", field="partition_error_code", bare="partition_index")
+_RESOURCES = ("resource_type", "resource_name")
+
+_REFUSALS: dict[Key, _Refuse] = {
+    Key.PRODUCE: _nested(
+        "topic_data",
+        "responses",
+        ("name", "topic_id"),
+        _each("partition_data", "partition_responses", "index", base_offset=-1),
+    ),
     Key.FETCH: _fetch,
-    Key.METADATA: _metadata,
-    Key.LIST_OFFSETS: _nested("topics", "partitions", "topics", "partition_index", "name"),
-    Key.OFFSET_COMMIT: _nested("topics", "partitions", "topics", "partition_index", "name", "topic_id"),
-    Key.TXN_OFFSET_COMMIT: _nested("topics", "partitions", "topics", "partition_index", "name"),
-    Key.OFFSET_FOR_LEADER_EPOCH: _nested("topics", "partitions", "topics", "partition", "topic"),
-    Key.DELETE_RECORDS: _nested("topics", "partitions", "topics", "partition_index", "name"),
-    Key.OFFSET_FETCH: _offset_fetch,
+    Key.METADATA: _both(_whole(brokers=()), _each("topics", "topics", "name", "topic_id", partitions=())),
+    Key.LIST_OFFSETS: _partitions("partition_index", "name"),
+    Key.OFFSET_COMMIT: _partitions("partition_index", "name", "topic_id"),
+    Key.TXN_OFFSET_COMMIT: _partitions("partition_index", "name"),
+    Key.OFFSET_FOR_LEADER_EPOCH: _partitions("partition", "topic"),
+    Key.DELETE_RECORDS: _partitions("partition_index", "name"),
+    Key.OFFSET_FETCH: _both(_whole(topics=()), _each("groups", "groups", "group_id", topics=())),
     Key.OFFSET_DELETE: _offset_delete,
     Key.FIND_COORDINATOR: _find_coordinator,
-    Key.ADD_PARTITIONS_TO_TXN: _add_partitions,
+    Key.ADD_PARTITIONS_TO_TXN: _both(
+        _whole(results_by_transaction=()),
+        _nested("v3_and_below_topics", "results_by_topic_v3_and_below", ("name",), _NUMBERS),
+    ),
     Key.CREATE_TOPICS: _each("topics", "topics", "name"),
     Key.DELETE_TOPICS: _delete_topics,
     Key.CREATE_PARTITIONS: _each("topics", "results", "name"),
-    Key.DESCRIBE_CONFIGS: _each("resources", "results", "resource_type", "resource_name"),
-    Key.ALTER_CONFIGS: _each("resources", "responses", "resource_type", "resource_name"),
-    Key.INCREMENTAL_ALTER_CONFIGS: _each("resources", "responses", "resource_type", "resource_name"),
-    Key.DESCRIBE_GROUPS: _names("groups", "groups", "group_id"),
-    Key.DELETE_GROUPS: _names("groups_names", "results", "group_id"),
-    Key.DESCRIBE_TRANSACTIONS: _names("transactional_ids", "transaction_states", "transactional_id"),
-    Key.CONSUMER_GROUP_DESCRIBE: _names("group_ids", "groups", "group_id"),
+    Key.DESCRIBE_CONFIGS: _each("resources", "results", *_RESOURCES),
+    Key.ALTER_CONFIGS: _each("resources", "responses", *_RESOURCES),
+    Key.INCREMENTAL_ALTER_CONFIGS: _each("resources", "responses", *_RESOURCES),
+    Key.DESCRIBE_GROUPS: _each("groups", "groups", bare="group_id"),
+    Key.DELETE_GROUPS: _each("groups_names", "results", bare="group_id"),
+    Key.DESCRIBE_TRANSACTIONS: _each("transactional_ids", "transaction_states", bare="transactional_id"),
+    Key.CONSUMER_GROUP_DESCRIBE: _each("group_ids", "groups", bare="group_id"),
     Key.DESCRIBE_TOPIC_PARTITIONS: _each("topics", "topics", "name"),
-    Key.DESCRIBE_PRODUCERS: _describe_producers,
-    Key.ELECT_LEADERS: _elect_leaders,
+    Key.DESCRIBE_PRODUCERS: _nested(
+        "topics", "topics", ("name",), _each("partition_indexes", "partitions", bare="partition_index")
+    ),
+    # Version 0 of ElectLeaders has an error code for each partition only.
+    Key.ELECT_LEADERS: _both(
+        _whole(),
+        _nested(
+            "topic_partitions",
+            "replica_election_results",
+            ("topic",),
+            _each("partitions", "partition_result", bare="partition_id"),
+        ),
+    ),
     Key.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
     Key.CREATE_ACLS: _each("creations", "results"),
     Key.DELETE_ACLS: _each("filters", "filter_results"),
@@ -302,9 +261,4 @@ _REFUSALS: dict[Key, Callable[[Body, ErrorCode], Body]] = {
 
 def refusal(key: int, request: Body, error: BaseException) -> Body:
     """Return the response to a request that failed as a whole."""
-    code = code_of(error, key)
-    make = _REFUSALS.get(Key(key))
-    if make is not None:
-        return make(request, code)
-    body: dict[str, Any] = {"error_code": code}
-    return body
+    return _REFUSALS.get(Key(key), _whole())(request, code_of(error, key))
