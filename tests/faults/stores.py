@@ -614,10 +614,10 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
 
     def act(store: DirectoryStore) -> None:
         from sawlog.spark import commit, writing
-        from sawlog.spark.options import WriteOptions
+        from sawlog.spark.options import StoreLocation, WriteOptions
 
         stage, parts = stage_name(query, 1), list[writing.StagedPartition]()
-        options = WriteOptions(store._directory, None, None, None, 128 << 10, 5.0)  # type: ignore[arg-type]
+        options = WriteOptions(StoreLocation(store._directory), None, None, None, 128 << 10, 5.0)  # type: ignore[arg-type]
         with (
             _set(writing, _HELD_BYTES=held),
             _set(writing, _OWN_BYTES=own),

@@ -231,10 +231,10 @@ def test_an_ingest_that_was_killed_has_every_line_once(
 @pytest.mark.slow
 def test_spark_submit_runs_a_job(filled: Fill, data: Path) -> None:
     filled(100)
-    submit = Path(sys.executable).parent / "spark-submit"
+    program = Path(sys.executable).parent / "spark-submit"
     options = ["--master", "local[2]", "--conf", "spark.ui.enabled=false"]
     arguments = [*options, submit.__file__, "verify", "-d", data, "--output", "json"]
-    process = started(submit, *arguments)
+    process = started(program, *arguments)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err.decode()
     assert sum(each["records"] for each in json.loads(out)) == 100

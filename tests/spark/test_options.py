@@ -20,7 +20,7 @@ def read(streaming: bool = False, **options: Any) -> Any:
 
 def test_defaults_are_those_of_the_kafka_source() -> None:
     found = read()
-    assert found.path == "data"
+    assert found.where.path == "data"
     assert found.subscription == Subscription(topics=("orders",))
     assert (found.start, found.end) == (None, OffsetSpec("latest"))
     assert found.columns == COLUMNS
@@ -255,7 +255,7 @@ def test_columns_are_read_in_the_order_that_is_asked_for() -> None:
 
 def test_write_options() -> None:
     found = write_options({"path": "d", "topic": "t", "partitions": "4", "compression": "zstd", "lockTimeout": "5s"})
-    assert (found.path, found.topic, found.partitions, found.compression) == ("d", "t", 4, "zstd")
+    assert (found.where.path, found.topic, found.partitions, found.compression) == ("d", "t", 4, "zstd")
     assert (found.batch_bytes, found.lock_timeout_s) == (128 << 10, 5.0)
 
 

@@ -54,6 +54,7 @@ from ..store.directory.transactions.staging import (
     stored_and_now,
 )
 from ..store.names import quoted
+from ..store.opening import open_existing
 from . import subscription
 from .options import ReplayCheck, StoreLocation, WriteOptions
 
@@ -93,7 +94,7 @@ def stage_name(query: str, batch: int) -> str:
 def open_store(where: StoreLocation) -> Store:
     """Open an existing store for writing, without background maintenance, which is for long-running processes."""
     try:
-        return subscription.open_existing(where)
+        return open_existing(where.path, options=where.options)
     except StoreNotFound as error:
         raise StoreNotFound(
             errno.ENOENT,
@@ -116,7 +117,7 @@ def create_missing_topic(store: Store, name: str, options: WriteOptions) -> None
     """Create a topic that is missing, if the options say so."""
     if options.partitions is None:
         raise InvalidConfig(
-            f'no topic {name!r} in {options.path}; create it first, or with .option("partitions", NUMBER)'
+            f'no topic {name!r} in {options.where}; create it first, or with .option("partitions", NUMBER)'
         )
     try:
         store.create_topic(name, options.partitions)

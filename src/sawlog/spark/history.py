@@ -41,11 +41,6 @@ class TableFileTask(InputPartition):
     first: int
     last: int
 
-    def __init__(self, path: str, topic: str, partition: int, first: int, last: int) -> None:
-        values = {"path": path, "topic": topic, "partition": partition, "first": first, "last": last}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
 
 class TableHistory:
     """The tables of the topics that a stream reads."""

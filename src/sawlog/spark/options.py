@@ -272,7 +272,7 @@ class Subscription:
 class ReadOptions:
     """Parsed options of a read."""
 
-    path: str
+    where: StoreLocation
     subscription: Subscription
     start: OffsetSpec | None
     end: OffsetSpec
@@ -289,21 +289,15 @@ class ReadOptions:
     isolation: Isolation = "committed"
     #: A stream begins with the tables of its topics.
     starting_table: bool = False
-    #: Options about the connection to object storage; they may be secret.
-    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     #: Name of the snapshot to read; None: the current topics.
     snapshot: str | None = None
-
-    @property
-    def where(self) -> StoreLocation:
-        return StoreLocation(self.path, self.storage)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """Parsed options of a write."""
 
-    path: str
+    where: StoreLocation
     topic: str | None
     partitions: int | None
     compression: str | None
@@ -314,14 +308,8 @@ class WriteOptions:
     #: None: the codec's default.
     compression_level: int | None = None
     create_store: bool = False
-    #: Options about the connection to object storage; they may be secret.
-    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     #: Strictness of the comparison of a replay with the stored batch.
     replay_check: ReplayCheck = "counts"
-
-    @property
-    def where(self) -> StoreLocation:
-        return StoreLocation(self.path, self.storage)
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -339,7 +327,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if strategy not in ("error", "latest"):
         raise given.wrong("startingoffsetsbytimestampstrategy")
     made = ReadOptions(
-        path=path,
+        where=StoreLocation(path, storage),
         subscription=_subscription(given),
         start=_point(given, "starting"),
         end=_point(given, "ending") or OffsetSpec("latest"),
@@ -355,7 +343,6 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         group=given.text("groupid"),
         isolation=_isolation(given),
         starting_table=given.flag("startingtable", False),
-        storage=storage,
         snapshot=given.text("snapshot"),
     )
     if streaming:
@@ -503,7 +490,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     if (name is None) != (number is None):
         raise InvalidConfig("give both of the options txnAppId and txnVersion, or neither")
     return WriteOptions(
-        path=path,
+        where=StoreLocation(path, storage),
         topic=given.text("topic"),
         partitions=given.number("partitions"),
         compression=compression,
@@ -512,7 +499,6 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         transaction=None if name is None or number is None else (name, number),
         compression_level=level,
         create_store=given.flag("createstore", False),
-        storage=storage,
         replay_check=_replay_check(given),
     )
 

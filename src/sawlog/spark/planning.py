@@ -285,11 +285,6 @@ class Task(InputPartition):
     store: str
     pieces: tuple[PartitionSlice, ...]
 
-    def __init__(self, path: str, store: str, pieces: Sequence[PartitionSlice]) -> None:
-        object.__setattr__(self, "path", path)
-        object.__setattr__(self, "store", store)
-        object.__setattr__(self, "pieces", tuple(pieces))
-
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
@@ -312,7 +307,10 @@ def plan(
     found = [each for share in sorted(end.at) if (each := ranges.of(share)) is not None]
     limits = _limits(found, options)
     pieces = [piece for each in found for piece in _split(ranges, each, limits, options.isolation)]
-    return [Task(options.path, places.store.id, each) for each in _pack_tasks(_merge_adjacent(pieces, limits), limits)]
+    return [
+        Task(options.where.path, places.store.id, tuple(each))
+        for each in _pack_tasks(_merge_adjacent(pieces, limits), limits)
+    ]
 
 
 def _limits(ranges: Sequence[OffsetRange], options: ReadOptions) -> _Limits:

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ..errors import DataLoss, InvalidConfig, StorageError, TopicNotFound
 from ..store.base import SliceReader
 from . import subscription
-from .options import EARLIEST, OffsetSpec, ReadOptions, StoreLocation, check_range
+from .options import EARLIEST, OffsetSpec, ReadOptions, check_range
 from .planning import PartitionSlice, Task, plan
 from .subscription import DataLossPolicy, Positions
 
@@ -46,18 +46,13 @@ __all__ = ["BatchReader", "DataLoss", "Task", "arrow_schema", "read"]
 #: Maximum number of rows per Arrow batch; a batch also covers at most two megabytes of the log.
 _BATCH_ROWS = 65_536
 
-#: Connection options for object storage.
-Storage = tuple[tuple[str, str], ...]
-
 _SOURCES = {"timestampType": "timestamp_type"}
 
 
-def read(
-    task: Any, columns: Sequence[str], *, fail_on_data_loss: bool, storage: Storage = ()
-) -> Iterator[pa.RecordBatch]:
+def read(task: Any, columns: Sequence[str], options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Read the records of a task."""
     if isinstance(task, Task):  # Spark creates one task without a value if there is nothing to read
-        with _TaskReader(task, columns, DataLossPolicy(fail=fail_on_data_loss), storage) as reading:
+        with _TaskReader(task, columns, options) as reading:
             for piece in task.pieces:
                 yield from reading.read(piece)
     freeze_heap()
@@ -66,13 +61,13 @@ def read(
 class _TaskReader:
     """The store of one task and its current partition."""
 
-    def __init__(self, task: Task, columns: Sequence[str], losses: DataLossPolicy, storage: Storage) -> None:
+    def __init__(self, task: Task, columns: Sequence[str], options: ReadOptions) -> None:
         self._columns = columns
         self._shape = arrow_schema(columns)
-        self._losses = losses
+        self._losses = DataLossPolicy(fail=options.fail_on_data_loss)
         self._share: tuple[str, int] | None = None
         self._slices: SliceReader | None = None
-        self._store = subscription.open_for_task(StoreLocation(task.path, storage))
+        self._store = subscription.open_for_task(options.where)
         if self._store.id != task.store:
             found = self._store.id
             self._store.close()
@@ -204,5 +199,4 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the records of one partition. Runs in a task."""
-        options = self._options
-        return read(partition, self._columns, fail_on_data_loss=options.fail_on_data_loss, storage=options.storage)
+        return read(partition, self._columns, self._options)

@@ -206,8 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read the records of one partition. Runs in a task."""
         if isinstance(partition, TableFileTask):
             return read_history(partition, self._columns, arrow_schema(self._columns))
-        options = self._options
-        return read(partition, self._columns, fail_on_data_loss=options.fail_on_data_loss, storage=options.storage)
+        return read(partition, self._columns, self._options)
 
     def commit(self, end: Json) -> None:
         """Publish progress: Spark will not ask for earlier records again."""

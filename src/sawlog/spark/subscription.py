@@ -16,8 +16,7 @@ that was deleted and recreated counts from 0 again. Epochs and ids reveal both (
 left out. Spark runs a micro-batch whenever the text of the JSON changes. So a partition that is not read keeps its
 entry unchanged (`Positions.after`), whatever its log's current epoch is.
 
-Planners and tasks open the store only through `open_store`, `open_for_task` and `open_existing`, so that a test can
-replace them.
+Planners and tasks open the store only through `open_store` and `open_for_task`, so that a test can replace them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from typing import Any, Literal
 
 from ..errors import DataLoss, InvalidConfig, TopicNotFound
 from ..store.base import Store, Topic, TopicPartition
-from ..store.opening import open_existing as _open_existing
 from ..store.opening import open_for_slices
 from ..store.opening import open_store as _open
 from .options import EARLIEST, LATEST, RESERVED, OffsetSpec, ReadOptions, StoreLocation
@@ -149,20 +147,12 @@ class DataLossPolicy:
 def open_store(where: StoreLocation, mode: Literal["w", "r"] = "r") -> Store:
     """Open the store beside the driver: read only, or for writing the progress of a group. No background
     maintenance."""
-    options = where.options
-    if options is None:
-        return _open(where.path, mode, maintenance_interval_s=None)
-    return _open(where.path, mode, options=options, maintenance_interval_s=None)
+    return _open(where.path, mode, options=where.options, maintenance_interval_s=None)
 
 
 def open_for_task(where: StoreLocation) -> Store:
     """Open the store read only in a task, possibly on another machine, to read slices."""
     return open_for_slices(where.path, options=where.options)
-
-
-def open_existing(where: StoreLocation) -> Store:
-    """Open an existing store for writing; `StoreNotFound` instead of creating it."""
-    return _open_existing(where.path, options=where.options)
 
 
 class SubscribedPartitions:
