@@ -111,7 +111,7 @@ def test_an_intent_whose_batches_are_others_is_corrupt() -> None:
     made = Intent("x", (), data=b"abc")
     assert Intent.decode(made.encode(), "x") == made
     for wrong in (made.encode()[:-1], made.encode() + b"d", made.encode()[:-1] + b"d"):
-        with pytest.raises(CorruptFile, match="not those that were committed"):
+        with pytest.raises(CorruptFile, match="differ from the committed ones"):
             Intent.decode(wrong, "x")
         assert Intent.decode(wrong, "x", is_note=True).id == "x"
 

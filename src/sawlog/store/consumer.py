@@ -1,4 +1,4 @@
-"""`Consumer`: reads topics from its group's committed offsets, and shares them with the group's other members.
+"""`Consumer`: reads topics from the committed offsets of its group. The members of the group share the partitions.
 
 ```python
 with store.consumer("billing", ["orders"]) as consumer:
@@ -126,7 +126,7 @@ class Consumer:
         self._lock = forkable(threading.RLock())
         #: Set on close; also wakes a thread that waits for records.
         self._ended = forkable(OneShotEvent())
-        #: Whether all partitions and the membership are released.
+        #: True if all partitions and the membership are released.
         self._released = False
         #: The thread that reads.
         self._thread = threading.get_ident()
@@ -252,7 +252,7 @@ class Consumer:
 
     @property
     def _is_due(self) -> bool:
-        """Whether `_go_on` has slow work to do: commit, or look up topics and the group."""
+        """True if `_go_on` has slow work to do: commit, or look up topics and the group."""
         return self._must_rebalance or self._watch.due.passed or self._commit_due.passed
 
     def _go_on(self) -> None:
@@ -287,7 +287,7 @@ class Consumer:
 
     @property
     def _must_rebalance(self) -> bool:
-        """Whether partitions must be assigned again."""
+        """True if partitions must be assigned again."""
         return self._watch.changed or (self._membership is not None and self._membership.must_rebalance)
 
     def _look_for_topics(self, *, missing_ok: bool = True) -> None:
@@ -446,7 +446,7 @@ class Consumer:
 
     @property
     def closed(self) -> bool:
-        """Whether the consumer is closed."""
+        """True if the consumer is closed."""
         return self._ended.is_set()
 
     @property

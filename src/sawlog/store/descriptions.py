@@ -32,7 +32,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """Information about a topic. `records` counts offsets, including those that compaction has emptied."""
+    """Information about a topic. `records` counts offsets, including offsets without a record after compaction."""
 
     name: str
     id: str

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 StartPosition = Literal["earliest", "latest"] | int | datetime
 
 
-#: The maximum time between two checks that counts as inactivity of a member.
+#: Maximum time between two checks that counts as inactivity of a member.
 _MOST_COUNTED_S = 1.0
 
 
@@ -142,13 +142,13 @@ class Member:
     beat: int
     #: Time of the last heartbeat by the member's own clock: for display, not for decisions.
     time_ms: int
-    #: Whether it is a worker of a queue, which owns no partition: see `sawlog.store.queues`.
+    #: True if it is a worker of a queue, which owns no partition: see `sawlog.store.queues`.
     works: bool = False
 
 
 @dataclass(slots=True)
 class _Watched:
-    """How long a member's heartbeat counter has not changed."""
+    """Time for which a member's heartbeat counter has not changed."""
 
     beat: int
     silent_s: float = 0.0
@@ -192,13 +192,13 @@ class GroupRow:
 
     topic: str
     partition: int
-    #: The next offset to be read; None if nothing was committed.
+    #: Next offset to be read; None if nothing was committed.
     committed: int | None
     lowest: int
     end: int
     #: Records that are not yet committed as read.
     lag: int
-    #: The id of the member that owns it, if there is one.
+    #: Id of the member that owns the partition, if any.
     owner: str | None
 
 
@@ -209,8 +209,8 @@ class GroupDescription:
     name: str
     members: tuple[Member, ...]
     rows: tuple[GroupRow, ...]
-    #: The address of the broker that has its members, if they come over the network. In a store that was opened with
-    #: mode="r" it may be that of a broker that was killed.
+    #: Address of the broker that has its members, if they connect over the network. In a store that was opened with
+    #: mode="r" it may be the address of a broker that was killed.
     served_at: str | None = None
 
 
@@ -220,7 +220,7 @@ class OffsetChange:
 
     group: str
     offsets: Mapping[TopicPartition, Committed | None]
-    #: Whether the broker that serves the group writes them. Otherwise the partitions must have no owner.
+    #: True if the broker that serves the group writes them. Otherwise the partitions must have no owner.
     by_server: bool = False
     #: Name of the transaction they belong to, and its mark: it is applied once, however often it is retried.
     transaction: tuple[str, str] | None = None
@@ -295,7 +295,7 @@ class CoordinatorClaim(ABC):
     @property
     @abstractmethod
     def may_succeed(self) -> bool:
-        """Whether `take`, which has failed, is worth retrying soon: no member has sent a heartbeat since."""
+        """True if `take`, which has failed, is worth retrying soon: no member has sent a heartbeat since."""
 
     @abstractmethod
     def take(self) -> None:
@@ -304,14 +304,14 @@ class CoordinatorClaim(ABC):
     @property
     @abstractmethod
     def current(self) -> bool:
-        """Whether this broker still coordinates the group, as far as it knows."""
+        """True if this broker still coordinates the group, as far as it knows."""
 
     @abstractmethod
     def release(self) -> None:
         """Stop coordinating the group, or trying to, so that other members can join. Safe to call twice."""
 
 
-# --- queues: what a backend stores for the workers of a group
+# --- queues: the state that a backend stores for the workers of a group
 #
 # A *turn* is one atomic read-modify-write of the delivery state. In a directory, turns are exclusive and other
 # processes block; on object storage they are optimistic: the loser of a race gets `TurnConflict` and retries.
@@ -321,7 +321,7 @@ Pages = Mapping[TopicPartition, Mapping[int, bytes | None]]
 
 
 class TurnConflict(Exception):
-    """Another worker wrote first: nothing was written, and what was read is stale."""
+    """Another worker wrote first: nothing was written, and the state that was read is stale."""
 
 
 class QueueTurn(ABC):

@@ -58,7 +58,7 @@ class GroupMembership(ABC):
         self._due_count = 0
         #: The group as it was at the last assignment.
         self._assigned_view: GroupView | None = None
-        #: Whether the group has changed since the last assignment.
+        #: True if the group has changed since the last assignment.
         self.must_rebalance = True
         #: Held by the background thread while it works, so that nothing is closed meanwhile.
         self._ticking = forkable(threading.Lock())
@@ -88,7 +88,7 @@ class GroupMembership(ABC):
     @property
     @abstractmethod
     def is_current(self) -> bool:
-        """Whether the other members still count this one."""
+        """True if the other members still count this one."""
 
     @abstractmethod
     def still_owns(self) -> bool:

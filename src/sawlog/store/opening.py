@@ -43,7 +43,7 @@ def open_store(
     handover_timeout_s: float | None = None,
     lock_timeout: float | None = None,
 ) -> Store:
-    """Open the store in a directory or at an address; with mode "w" (the default) create it if missing.
+    """Open the store in a directory or at an address; with mode "w" (the default) create a missing one.
 
     For a directory: appends to a partition that another process holds are forwarded to it and wait up to
     `handover_timeout_s` seconds for the answer. If that process accepts no requests, they wait up to `lock_timeout`

@@ -114,7 +114,7 @@ class Routed(Protocol):
 
     @property
     def keyed(self) -> bool:
-        """Whether every record needs a key."""
+        """True if every record needs a key."""
 
     @property
     def config(self) -> LogConfig:

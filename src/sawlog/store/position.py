@@ -1,4 +1,4 @@
-"""Positions of a consumer, and the topics that its group reads.
+"""Positions of a consumer and the topics of its group.
 
 `PartitionPosition` is the position in one partition, with the leader epoch in which it was read and the current cursor.
 `ConsumerPosition` has all of them: the order of reading, the records that the caller is processing, what was committed,
@@ -64,10 +64,10 @@ class PartitionPosition:
         #: unknown.
         self.position = position
         self.epoch = epoch
-        #: The current cursor, and those that follow it up to `end`.
+        #: The current cursor, and the cursors after it, up to `end`.
         self.cursor: RecordCursor | None = None
         self._rest: Iterator[RecordCursor] | None = None
-        #: Where those cursors end, and the leader epoch of the log when that was its end.
+        #: End of these cursors, and the leader epoch of the log when that was its end.
         self._end = 0, -1
 
     @property
@@ -94,12 +94,12 @@ class PartitionPosition:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the records at the position are no longer in the log."""
+        """True if the records at the position are no longer in the log."""
         return self.position < self.log.lowest_offset or self.is_beyond
 
     @property
     def is_beyond(self) -> bool:
-        """Whether the log was truncated, or lost its end, below the position."""
+        """True if the log was truncated, or lost its end, below the position."""
         return self.position > self.log.epoch_end(self.epoch)
 
     def next_cursor(self, end: int, epoch: int) -> RecordCursor | None:
@@ -355,12 +355,12 @@ class ConsumerPosition:
             self._owned[share].committed = offset
 
 
-#: How often topics are checked for new partitions.
+#: Interval at which topics are checked for new partitions.
 _TOPICS_S = 2.0
 
 
 class TopicWatch:
-    """Topics of one consumer (`names`), and those that other members of its group read."""
+    """Topics that a consumer (`names`) and the other members of its group read."""
 
     def __init__(self, find: Callable[[str], Topic], names: tuple[str, ...]) -> None:
         self._find = find
@@ -370,7 +370,7 @@ class TopicWatch:
         self._asked_for: set[str] = set()
         #: When to look topics up again.
         self.due = Deadline(0.0)
-        #: Whether topics were looked up since the last assignment.
+        #: True if topics were looked up since the last assignment.
         self.changed = True
 
     def note_assignment(self) -> None:

@@ -69,7 +69,7 @@ StagedOffset = tuple[str, int, int, int, str]
 class TransactionalIds(ABC):
     """State of the transactional ids of a store."""
 
-    #: Whether several brokers change it. If so, `get` may be stale and `save` refuses changes based on stale data, a
+    #: True if several brokers change it. If so, `get` may be stale and `save` refuses changes based on stale data, a
     #: transaction ends in one step, and the store itself refuses batches outside a transaction.
     is_shared: bool
 
@@ -113,7 +113,7 @@ class TransactionalIds(ABC):
 class StoreService(ABC):
     """Broker's view of one open store."""
 
-    #: Whether writes of other processes are visible at once; otherwise call `catch_up`.
+    #: True if writes of other processes are visible at once; otherwise call `catch_up`.
     is_current = True
 
     def __init__(self, store: Store, brokers: BrokerRegistry) -> None:

@@ -1,21 +1,17 @@
-"""The settings of topics as keywords, for type checkers and editors: `create_topic("orders", retention_ms=...)`.
-
-One line per setting of `settings.SETTINGS`, which says what each of them means; a test compares the two. Calls also
-accept names with dots, and numbers as text, for what comes from a command line; a checked program passes these as a
-`dict[str, Any]`.
-
-A topic's settings: Kafka's names where the meaning is Kafka's, ours where Kafka has none.
+"""Settings of topics: Kafka's names where the meaning is Kafka's, our own otherwise.
 
 On disk and on the command line the names have dots (`retention.ms`), in Python underscores (`retention_ms=`); both are
 accepted everywhere. Values may be text, as on a command line. Only the given settings are stored, checked and
 converted; the others have the default of `LogConfig`, also after an update that changes the default.
 
+`SETTINGS` describes each setting. `TopicSettings` and `TopicChanges` list the same settings as keywords, for type
+checkers and editors.
+
 -1 means "none" where it does in Kafka: no limit, never. -2 means "as retention.*" for `local.retention.*`.
 
-Some settings are for opening a log (`LogConfig`), some for its maintenance (`MaintenanceConfig`), some for what a
-broker lets clients produce (`serving`), and one declares what values are made of (`sawlog.schema`). And some of Kafka's
-are kept and shown because programs set them, and have no effect: there is one replica, and the `durability` of a topic
-says when it is synced.
+Settings configure a log (`LogConfig`), its maintenance (`MaintenanceConfig`) and the limits for clients of a broker
+(`serving`); `sawlog.schema` declares the schema of values. Some of Kafka's settings are accepted and shown, because
+programs set them, but have no effect: there is one replica, and `durability` decides when it is synced.
 """
 
 from __future__ import annotations
@@ -121,7 +117,7 @@ class TopicChanges(TypedDict, total=False):
 
 
 Value = int | float | str
-#: Declares what the values of a topic are made of: see `sawlog.schemas`.
+#: Schema of the values of a topic: see `sawlog.schemas`.
 SCHEMA = "sawlog.schema"
 
 
@@ -133,11 +129,11 @@ class Setting:
     field: str
     read: Callable[[str, object], Value]
     about: str
-    #: Converts the stored value to the one in the config.
+    #: Converts the stored value to the value in the config.
     convert: Callable[[Any], Any] = lambda value: value
-    #: What it is for.
+    #: Purpose.
     part: Literal["log", "maintenance", "serving", "reading", "none"] = "log"
-    #: The default of a setting that is in no config.
+    #: Default of a setting that is in no config.
     default: Value | None = None
 
     @property
@@ -437,7 +433,7 @@ SETTINGS: dict[str, Setting] = {
         ),
     )
 }
-#: The values of settings that have few, or examples of them.
+#: All values of settings that have few, or examples.
 _FEW: dict[Any, tuple[str, ...]] = {
     _policy: ("delete", "compact", "compact,delete"),
     _truth: ("true", "false"),
@@ -447,7 +443,7 @@ _BY_KEYWORD = {each.keyword: each for each in SETTINGS.values()}
 
 
 def check(given: Mapping[str, object]) -> dict[str, Value]:
-    """Settings under either kind of name, checked alone and together; returned under Kafka's names."""
+    """Check settings, given under either kind of name, and return them under Kafka's names."""
     checked = {}
     for name, value in given.items():
         setting = _find(name)
@@ -459,7 +455,7 @@ def check(given: Mapping[str, object]) -> dict[str, Value]:
 
 
 def _check_tiering(settings: Mapping[str, Value]) -> None:
-    """Refuse to keep less here than in the replica if a topic is compacted: the replica is not."""
+    """Refuse to keep fewer records locally than in the replica for a compacted topic: the replica is not compacted."""
     for name in ("local.retention.ms", "local.retention.bytes"):
         if int(settings.get(name, -2)) == -2:
             continue
@@ -474,7 +470,7 @@ def _check_tiering(settings: Mapping[str, Value]) -> None:
 
 
 def changed(settings: Mapping[str, Value], changes: Mapping[str, object]) -> dict[str, Value]:
-    """The settings with some changed; None resets one to its default."""
+    """Return the settings with some changed; None resets one to its default."""
     dropped = {_find(name).name for name, value in changes.items() if value is None}
     kept = {name: value for name, value in settings.items() if name not in dropped}
     made = check({**kept, **{_find(name).name: value for name, value in changes.items() if value is not None}})
@@ -484,7 +480,7 @@ def changed(settings: Mapping[str, Value], changes: Mapping[str, object]) -> dic
 
 
 def _check_evolution(earlier: str, later: str) -> None:
-    """Refuse a schema with which the records that are there could not be read."""
+    """Refuse a schema that cannot read the existing records."""
     from .. import schemas
     from ..schemas.types import incompatibilities
 
@@ -492,17 +488,17 @@ def _check_evolution(earlier: str, later: str) -> None:
     if reasons:
         raise InvalidConfig(
             f"{SCHEMA}: values of the current schema could not be read with the new one: {'; '.join(reasons)}. "
-            "To replace it all the same, reset the setting first"
+            "To replace it anyway, reset the setting first"
         )
 
 
 def log_config(settings: Mapping[str, Value]) -> LogConfig:
-    """How the logs of a topic with these settings are opened."""
+    """Return the configuration of the logs of a topic."""
     return LogConfig(**_fields(settings, "log"))
 
 
 def maintenance_config(settings: Mapping[str, Value]) -> MaintenanceConfig:
-    """What maintenance does to the logs of a topic with these settings."""
+    """Return the configuration of the maintenance of a topic."""
     policy = str(settings.get("cleanup.policy", "delete"))
     return MaintenanceConfig(
         compact="compact" in policy,
@@ -512,14 +508,14 @@ def maintenance_config(settings: Mapping[str, Value]) -> MaintenanceConfig:
 
 
 def serving(settings: Mapping[str, Value]) -> dict[str, Any]:
-    """What clients of a broker may produce to a topic with these settings: name to value, defaults included."""
+    """Return the limits for clients of a broker, defaults included."""
     return {
         name: settings.get(name, setting.default) for name, setting in SETTINGS.items() if setting.part == "serving"
     }
 
 
 def default_of(name: str) -> Value:
-    """The value of a setting that is not given, as it would be given."""
+    """Return the default of a setting, in the form in which it is given."""
     setting = _find(name)
     if setting.name == "cleanup.policy":
         return "delete"
@@ -538,7 +534,7 @@ def default_of(name: str) -> Value:
 
 
 def values_of(name: str) -> tuple[str, ...]:
-    """Values that a setting can have, for completion: all of them where they are few, else its default."""
+    """Return values of a setting for completion: all of them if they are few, otherwise the default."""
     read = _find(name).read
     if read in _FEW:
         return _FEW[read]
@@ -554,7 +550,7 @@ def _fields(settings: Mapping[str, Value], part: str) -> dict[str, Any]:
 
 
 def is_compacted(settings: Mapping[str, Value]) -> bool:
-    """Whether only the last record of each key is kept, so that every record needs one."""
+    """Return whether only the last record of each key is kept, so that every record needs a key."""
     return "compact" in str(settings.get("cleanup.policy", ""))
 
 

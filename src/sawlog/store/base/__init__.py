@@ -1,7 +1,7 @@
-"""`Partition`, `Topic` and `Store`: one interface for each noun, whatever holds the records.
+"""`Partition`, `Topic` and `Store`: one interface for all backends.
 
 Each class has a small abstract core and implements everything else on top of it, once. `Log` is a partition in files,
-`ObjectPartition` one on object storage; `topics.store.Store` and `topics.topic.Topic` keep theirs in a directory,
+`ObjectPartition` one on object storage; `DirectoryStore` and `DirectoryTopic` keep their partitions in a directory,
 `ObjectStore` and `ObjectTopic` in a bucket. A backend overrides an implemented method only where it is faster.
 
 Backends differ in what they can do at all. They say so: `store.supports_snapshots`, `store.supports_tables`,

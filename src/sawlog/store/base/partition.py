@@ -1,4 +1,4 @@
-"""`Partition`: records at consecutive offsets, whatever holds them: a `Log` in files, or extents on object storage."""
+"""`Partition`: records at consecutive offsets, in a `Log` in files or in extents on object storage."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ M = TypeVar("M")
 PAGE_BYTES = 4 << 20
 #: Largest value of a stream that is collected in memory.
 STREAM_BYTES = 256 << 20
-#: A prompt or notebook shows this many records, unless they are larger than this.
+#: Number of records shown in a notebook, and their maximum size.
 MOST_SHOWN, _SHOWN_BYTES = 5, 1 << 20
-#: The search for the last record looks at this many offsets, then at this many times as many.
+#: Number of offsets in the first step of the search for the last record, and the growth factor of later steps.
 _FIRST, _TIMES = 16, 8
 
 
@@ -81,10 +81,10 @@ class Partition(ABC):
     """One partition: records at consecutive offsets. Every method may be called from any thread.
 
     With isolation "committed", the default, a reader stops at the last stable offset and skips the records of aborted
-    transactions; with "uncommitted" it gets everything that is visible. Nobody gets transaction markers.
+    transactions; with "uncommitted" it gets everything that is visible. No reader gets transaction markers.
     """
 
-    #: Whether `truncate` can drop the newest records.
+    #: True if `truncate` can drop the newest records.
     supports_truncation: ClassVar[bool] = False
 
     # --- the abstract core
@@ -102,7 +102,7 @@ class Partition(ABC):
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True if the partition was closed."""
 
     @property
     @abstractmethod
@@ -195,7 +195,7 @@ class Partition(ABC):
     def newest(self) -> tuple[int, int] | None:
         """Return offset and timestamp of the record with the largest timestamp; None if there is none."""
 
-    # --- state of a writer: a partition without files has nothing to lock or to sync
+    # --- state of a writer; the defaults are for partitions without files, which are not locked or synced
 
     @property
     def leader_epoch(self) -> int:
@@ -204,17 +204,17 @@ class Partition(ABC):
 
     @property
     def locked(self) -> bool:
-        """Whether this process may write to the partition."""
+        """True if this process may write to the partition."""
         return True
 
     @property
     def writable(self) -> bool:
-        """Whether no failure has occurred that only reopening repairs."""
+        """False after a failure that only reopening repairs."""
         return True
 
     @property
     def current(self) -> bool:
-        """Whether writes of other processes are visible at once; otherwise answers may be stale."""
+        """True if writes of other processes are visible at once; otherwise answers may be stale."""
         return True
 
     @property
@@ -242,7 +242,7 @@ class Partition(ABC):
         """Records below this offset are read from the replica, which may be slow."""
         return self.lowest_offset
 
-    # --- serving: what a broker's event loop uses, besides `watch` and `when_settled`. Only a partition of a
+    # --- serving: methods for a broker's event loop, besides `watch` and `when_settled`. Only a partition of a
     # `StoreService` is guaranteed not to block in `submit` and `peek`.
 
     @property
@@ -432,7 +432,7 @@ class Partition(ABC):
     def _pages(
         self, start: int, end: int, max_bytes: int | None, *, committed: bool, page_bytes: int = PAGE_BYTES
     ) -> Iterator[tuple[memoryview, Rows]]:
-        """Yield checked batches with the rows of those that a reader sees, page by page."""
+        """Yield checked batches page by page, with the rows of the batches that a reader sees."""
         at, left = start, max_bytes
         isolation: Isolation = "committed" if committed else "uncommitted"
         while at < end and (left is None or left > 0):
@@ -552,11 +552,11 @@ class Partition(ABC):
         return found
 
     def _one(self, start: int, end: int, isolation: Isolation) -> Iterator[Record]:
-        """Return records of which the caller takes the first: pages are as small as possible."""
+        """Return records for a caller that takes only the first: pages are as small as possible."""
         return chain.from_iterable(self._cursors_in(start, end, None, committed=is_committed(isolation), page_bytes=1))
 
     def _last(self) -> Record | None:
-        """Return the last record, where the offset before the end has none."""
+        """Return the last record, if the offset before the end has none."""
         lowest, stop = self.lowest_offset, self.last_stable_offset
         step = _FIRST
         while lowest < stop:
@@ -638,7 +638,7 @@ class _BatchTarget:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self.writers: set[Writer] = set()
-        #: A batch that may be stored or not must not be sent again: it could be stored twice.
+        #: Set after an append with an unknown outcome: sent again, the batch could be stored twice.
         self._doubt: AmbiguousAppend | None = None
 
     @property
@@ -670,7 +670,7 @@ class _BatchTarget:
     def check_failure(self) -> None:
         """Raise if it is unknown whether an earlier batch was stored."""
         if self._doubt is not None:
-            raise AmbiguousAppend(f"this writer cannot go on: {self._doubt}") from self._doubt
+            raise AmbiguousAppend(f"this writer cannot continue: {self._doubt}") from self._doubt
 
 
 def encoded_table(recipe: EncoderOptions, table: TableInput) -> bytes:
@@ -715,7 +715,7 @@ async def collected(chunks: AsyncIterable[bytes], max_bytes: int | None) -> byte
 
 
 def _paced(cursors: Iterator[kernel.RecordCursor | None], timeout: float | None) -> Iterator[kernel.RecordCursor]:
-    """Yield the cursors of `_following`, and sleep where there is none, for ever longer."""
+    """Yield the cursors of `_following`, and sleep with increasing pauses while there is none."""
     deadline, pauses = Deadline(timeout), PollBackoff()
     pauses.look()
     for cursor in cursors:

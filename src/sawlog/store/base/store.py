@@ -1,4 +1,4 @@
-"""`Store`: topics, consumer groups and transactions, and the interfaces of what a store consists of."""
+"""`Store`: topics, consumer groups and transactions, with the interfaces of transactions and staging."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Transaction(ABC):
     """Records for several partitions, stored all or not at all. As a `with` block it commits at the end, and aborts if
     the block raises."""
 
-    #: Whether this name and sequence, or a later one, are already stored: what is appended is then ignored.
+    #: True if this name and sequence, or a later one, are already stored: appended records are then ignored.
     replayed: bool
     #: "open", "committed", "aborted", or "pending" if the records will be stored by another process.
     _state: str
@@ -103,7 +103,7 @@ class TaskStaging(Closing):
     @property
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether nothing was written."""
+        """True if nothing was written."""
 
     @abstractmethod
     def write(self, batches: Buffer) -> Piece:
@@ -123,7 +123,7 @@ class TaskStaging(Closing):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the files and keep what is staged."""
+        """Close the files. The staged batches are kept."""
 
 
 class JobStaging(ABC):
@@ -144,12 +144,12 @@ class JobStaging(ABC):
         sequence: int | None = None,
         lock_timeout_s: float = 60.0,
     ) -> PlacedOffsets:
-        """Append what was staged and return the offsets. A sequence that was published under this name before is not
+        """Append the staged batches and return the offsets. A sequence that was published under this name before is not
         appended again. `lock_timeout_s` limits how long it blocks for other writers."""
 
     @abstractmethod
     def discard(self, job: str) -> None:
-        """Remove what was staged."""
+        """Remove the staged batches."""
 
     @abstractmethod
     def put(self, job: str, data: bytes) -> str:
@@ -174,9 +174,9 @@ class Store(Closing):
     """Topics, consumer groups and transactions. Every method may be called from any thread; a forked child opens its
     own."""
 
-    #: Whether `snapshot`, `topic(at=...)` and `Topic.fork` work.
+    #: True if `snapshot`, `topic(at=...)` and `Topic.fork` work.
     supports_snapshots: ClassVar[bool] = False
-    #: Whether a topic can have a table (`Topic.table`).
+    #: True if a topic can have a table (`Topic.table`).
     supports_tables: ClassVar[bool] = False
     #: Session timeout of a consumer that does not give one.
     _session_timeout_ms: ClassVar[int] = 10_000
@@ -328,7 +328,7 @@ class Store(Closing):
         return []
 
     def delete_snapshot(self, name: str) -> None:
-        """Forget a snapshot."""
+        """Delete a snapshot."""
         raise self._no_snapshots()
 
     def _no_snapshots(self) -> StorageError:

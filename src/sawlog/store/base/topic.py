@@ -49,7 +49,7 @@ V = TypeVar("V")
 K = TypeVar("K")
 M = TypeVar("M")
 
-#: Where a table begins or ends: offsets by partition, one offset for all partitions, or a time.
+#: Start or end of a table: offsets by partition, one offset for all partitions, or a time.
 TableEnd = Mapping[int, int] | int | datetime | None
 
 
@@ -97,7 +97,7 @@ class SliceReader(ABC):
         self, planned: Any, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None] = ...
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of a slice as Arrow batches: all of them, or raise `DataLoss`. With `lost`, call it instead
-        and continue with what is left."""
+        of raising and continue with the remaining records."""
 
     def close(self) -> None:
         """Close the files that were opened."""
@@ -176,7 +176,7 @@ class Topic(ABC):
     def _blocks(
         self, number: int, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
     ) -> Iterator[Blocks] | None:
-        """Summarise the records of a partition between two offsets without reading them, leaving out what is older than
+        """Summarise the records of a partition between two offsets without reading them, except records older than
         `since`. None if, with `exact`, the number of records is not known."""
 
     @abstractmethod
@@ -481,7 +481,7 @@ class Topic(ABC):
         return self.dataset(start=start, end=end, schema=schema, isolation=isolation).to_table(columns)
 
     def polars(self, *, schema: Wanted = True, isolation: Isolation = "committed") -> polars.LazyFrame:
-        """Return the topic as it is now as a lazy Polars frame: a query reads only what it selects and filters."""
+        """Return the topic as it is now as a lazy Polars frame: a query reads only what it needs."""
         from ...sql.dataset import lazy_frame
 
         return lazy_frame(self.dataset(schema=schema, isolation=isolation))

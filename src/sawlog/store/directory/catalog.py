@@ -54,7 +54,7 @@ from .topic_entry import TopicEntry, check_partitions, finish_replacing, replaci
 
 #: Version of the on-disk layout, recorded in `sawlog.json`.
 FORMAT = 2
-#: How long to wait for the catalog's lock.
+#: Maximum wait for the catalog's lock.
 _PATIENCE_S = 5.0
 #: The note in the LOCK after a change, when all of it is durable.
 _IN_ORDER = b"in order"

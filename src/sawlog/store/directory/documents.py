@@ -10,7 +10,7 @@ from one number whether its copy is stale. Reading takes no lock.
 The directory has mode 0700: documents contain password verifiers.
 
 A damaged document raises an error and is never treated as empty: an empty list of rules would allow what the rules
-forbid. A symbolic link in place of a document or of the directory is an error, too. Only a missing file means that
+forbid. A document or directory that is a symbolic link is an error, too. Only a missing file means that
 nothing was ever stored.
 """
 
@@ -30,7 +30,7 @@ from ...storage.locks import lock_within
 from ..base import DocumentRegistry
 from ..names import LOCK, REGISTRY
 
-#: How long to wait for another process that is changing a document.
+#: Maximum wait for another process that is changing a document.
 _PATIENCE_S = 5.0
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 

@@ -81,7 +81,7 @@ class Standby:
     source: str
     #: Point in time to restore, as text for display.
     moment: str
-    #: Whether everything up to that point was restored at least once.
+    #: True if everything up to that point was restored at least once.
     complete: bool
 
 

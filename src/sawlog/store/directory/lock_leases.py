@@ -27,7 +27,7 @@ from ...errors import SawlogError
 from ...log.log import Log
 from ...storage.forking import forkable
 
-#: How long an append blocks on a partition that another process has locked and does not accept forwarded appends for.
+#: Maximum time that an append blocks on a partition whose holder accepts no forwarded appends.
 LOCK_TIMEOUT_S = 30.0
 #: Interval at which the background task checks for waiting processes, and the idle time after which it releases a lock.
 _LOOK_S, _IDLE_S = 0.25, 5.0
@@ -48,11 +48,11 @@ class _Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether the log still holds this lock."""
+        """True if the log still holds this lock."""
         return self.lock is not None and self.log._held_lock is self.lock
 
     def is_idle(self) -> bool:
-        """Whether nothing was appended for `_IDLE_S` seconds."""
+        """Return whether nothing was appended for `_IDLE_S` seconds."""
         end = self.log.next_offset
         if end != self.end:
             self.end, self.since = end, Stopwatch()

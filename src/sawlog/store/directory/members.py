@@ -113,7 +113,7 @@ class Membership:
 
     @property
     def current(self) -> bool:
-        """Whether the other members still count this one."""
+        """True if the other members still count this one."""
         return self._held.current
 
     def leave(self) -> None:

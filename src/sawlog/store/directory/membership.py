@@ -214,7 +214,7 @@ class DirectoryClaim(CoordinatorClaim):
 
     @property
     def may_succeed(self) -> bool:
-        """Whether no member has sent a heartbeat since it was first seen: its session may have expired soon."""
+        """True if no member has sent a heartbeat since it was first seen: its session may have expired soon."""
         if self._members is None or not self._beats:
             return False
         found = self._members.look()
@@ -222,7 +222,7 @@ class DirectoryClaim(CoordinatorClaim):
 
     @property
     def current(self) -> bool:
-        """Whether the lock is held, and is the one that others see."""
+        """True if the lock is held, and is the one that others see."""
         return self._held is not None and self._held.current
 
     def release(self) -> None:

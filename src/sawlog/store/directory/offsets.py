@@ -1,4 +1,4 @@
-"""`OffsetStore`: the committed offsets of all groups, and where a new group starts.
+"""`OffsetStore`: the committed offsets of all groups, and the start positions of new groups.
 
 They are in `groups/`, a compacted log that every process of the machine writes in turns (`SharedLog`). One record is
 one offset of one group:
@@ -265,7 +265,7 @@ class Turn(QueueTurn):
         return places
 
     def write(self, group: str, offsets: Mapping[TopicPartition, Committed | None]) -> None:
-        """Commit offsets, or delete those that are None; all or none. Durable on return."""
+        """Commit offsets, all or none; None deletes one. Durable on return."""
         self.write_all([(group, offsets)])
 
     def mark(self, transaction: str) -> str | None:

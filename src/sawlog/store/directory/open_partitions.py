@@ -50,14 +50,13 @@ class OpenPartitions:
         self._catalog = catalog
         #: The topic, as topic.json describes it.
         self.entry = entry
-        #: Whether every record needs a key: the topic is compacted.
+        #: True if every record needs a key: the topic is compacted.
         self.keyed = settings.is_compacted(entry.settings)
         self._on_lock = on_lock
         self._forwarding = forwarding
         #: The replica of the store.
         self._replica = replica
-        #: How long an append blocks on a partition that another process has locked and does not accept forwarded
-        #: appends for.
+        #: Maximum time that an append blocks on a partition whose holder accepts no forwarded appends.
         self.lock_timeout_s = lock_timeout_s
         #: Forwarders for partitions that other processes hold.
         self._forwarders: dict[int, Forwarder] = {}

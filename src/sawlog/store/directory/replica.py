@@ -1,11 +1,11 @@
-"""`Replica`: the replica of a store, and reading tiered records from it.
+"""`Replica`: the replica of a store, from which tiered records are read.
 
 ```
 replica.json     address and options of the store on object storage; format: sawlog.storage.checksummed
 ```
 
 `sawlog replicate` writes the file. It never contains credentials, which come from the environment as for every address.
-The replica is opened when a reader needs records that are only there, or when maintenance checks what it contains, and
+The replica is opened when a reader needs records that are only there, or when maintenance checks its content, and
 is closed with the store.
 
 The modules for object storage are imported when a replica is first opened.
@@ -126,7 +126,7 @@ class ReplicaPlace:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether an address is recorded, even a damaged one: `open` then reports what is wrong with it."""
+        """True if an address is recorded, even a damaged one: `open` then reports the damage."""
         try:
             return self.replica.address is not None
         except CorruptFile:

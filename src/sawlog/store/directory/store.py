@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from ..queues.options import QueueOptions
     from ..queues.queue import Queue
 
-#: How long a forwarded append waits for the answer of the process that holds the partition.
+#: Maximum time that a forwarded append waits for the holder's answer.
 _PATIENCE_S = 30.0
 
 _logger = logging.getLogger("sawlog")

@@ -193,7 +193,7 @@ class Delivery:
         if limit > 0:
             try:
                 self._deliver(partitions, worker, limit, made)
-            except SawlogError as error:  # what was answered, and what was found before it, is written nevertheless
+            except SawlogError as error:  # the answers, and the messages found before it, are written nevertheless
                 failure = error
             self._next += 1
         self._write(turn, topic, partitions, worker)

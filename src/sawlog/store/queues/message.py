@@ -42,7 +42,7 @@ class Message:
         self.until_ms = until_ms
         #: Id of the worker that it was delivered to.
         self.lease = lease
-        #: Whether this worker has answered, and which queue it got the message from.
+        #: True once this worker has answered. The queue that delivered the message.
         self.answered = False
         self.queue_id = queue_id
 
@@ -95,7 +95,7 @@ class Message:
 
 @dataclass(slots=True)
 class Answer:
-    """What to do with a delivered message, other than finishing it."""
+    """Answer to a delivered message, other than an ack."""
 
     message: Message
     #: "done", "free" (deliver again, from `until_ms` on), "unseen" (as free, and the delivery does not count),

@@ -20,7 +20,7 @@ class QueueOptions:
 
     topic: str
     group: str
-    #: How long a message stays with one worker.
+    #: Visibility timeout: the time for which a message stays with one worker.
     visibility_s: float
     #: Deliveries after which a message becomes a dead letter; None: never.
     max_deliveries: int | None

@@ -68,7 +68,7 @@ class Queue:
         self._options = options
         self._visibility_ms = options.visibility_ms
         if store.mode == "r":
-            raise ReadOnlyLog(f'the store {store.path} was opened with mode="r": a queue writes what was acknowledged')
+            raise ReadOnlyLog(f'the store {store.path} was opened with mode="r": a queue writes acknowledgements')
         self._store = store
         self._process = this_process()
         states, self._workers = store._queueing(self._options)
@@ -87,7 +87,7 @@ class Queue:
         self._mutex = forkable(threading.Lock())
         #: Other answers that are not written yet.
         self._answers: dict[tuple[int, int], Answer] = {}
-        #: Whether one of them releases a message, which may be delivered again at once.
+        #: True if one of them releases a message, which may be delivered again at once.
         self._gave_back = False
         #: Number of messages that the last fetch asked for.
         self._batch = 0

@@ -1,4 +1,4 @@
-"""`redrive`: puts dead letters back into the topics they came from.
+"""`redrive`: puts dead letters back into their original topics.
 
 A dead letter goes back once: its message is appended to its topic again, marked for the queue of its group (queues of
 other groups skip it), and the group `redrive.<group>` commits the progress in the dead-letter topic. Message and

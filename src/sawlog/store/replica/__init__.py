@@ -1,4 +1,4 @@
-"""Replicas: copies of a store in a directory that are kept up to date on object storage, and restored from there.
+"""Replicas: copies on object storage of a store in a directory, and restoring from them.
 
 ```python
 from sawlog.store.replica import replicate, restore

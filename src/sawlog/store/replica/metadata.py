@@ -42,8 +42,8 @@ _Kept = dict[tuple[str, int], tuple[int, str, int]]
 def topic_actions(
     session: StoreSession, topics: Iterable[DirectoryTopic], given: Options, ids: Collection[str]
 ) -> tuple[list[list[Action]], dict[str, str]]:
-    """Return the requests that make the replica's topics match the source's, and the topics that cannot be replicated,
-    with the reasons. `ids` are the ids of all topics of the source, including those that are not replicated."""
+    """Return the requests that make the replica's topics match the source, and the reasons why topics cannot be
+    replicated, by name. `ids` are the ids of all topics of the source, including those that are not replicated."""
     requests: list[list[Action]] = []
     problems: dict[str, str] = {}
     wanted = {topic.name: topic for topic in topics}

@@ -31,7 +31,7 @@ from ..objects.state.state import State
 POINTS = "points/"
 #: Minimum interval between points.
 EVERY_S = 60.0
-#: How often surplus points are deleted. `_SPANS` are (minimum age, interval between points).
+#: Interval at which surplus points are deleted. `_SPANS` are (minimum age, interval between points).
 _THIN_S = 3600.0
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _SPANS = ((30 * _DAY_MS, _DAY_MS), (_DAY_MS, _HOUR_MS))

@@ -57,12 +57,12 @@ class Lag(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
-    """Work done so far, and what is left."""
+    """Work done so far, and the remaining lag."""
 
     rounds: int = 0
     records: int = 0
     size_bytes: int = 0
-    #: The lag of every topic, including those that are up to date.
+    #: Lag of every topic, also of topics that are up to date.
     lags: dict[str, Lag] = field(default_factory=dict)
     #: Reasons why something could not be copied, by topic, or by topic and partition.
     problems: dict[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Progress:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether nothing was left after the last round."""
+        """True if nothing was left after the last round."""
         return not self.lag.records
 
 
@@ -102,11 +102,11 @@ class Options:
 
     #: Only these topics; all topics if empty.
     topics: frozenset[str] = frozenset()
-    #: Whether to drop records in the replica that retention drops at the source.
+    #: True if to drop records in the replica that retention drops at the source.
     mirror_retention: bool = False
-    #: Whether to delete topics and groups in the replica that are deleted at the source.
+    #: True if to delete topics and groups in the replica that are deleted at the source.
     delete: bool = False
-    #: Whether to copy users, their password hashes and ACLs.
+    #: True if to copy users, their password hashes and ACLs.
     registry: bool = False
 
 
@@ -140,9 +140,9 @@ class Replicator(Closing):
         self._most_compared = self._may_compare = _COMPARED
         self._looked: Stopwatch | None = None
         self._turn = 0
-        #: Whether the last shipment was so large that the next one follows at once.
+        #: True if the last shipment was so large that the next one follows at once.
         self._is_full = False
-        #: Whether a partition has to be read again at once.
+        #: True if a partition has to be read again at once.
         self._is_late = False
         #: The condition for writing to the replica.
         self._still: dict[str, object] = {}

@@ -203,7 +203,7 @@ class Restorer(Closing):
     # --- partitions
 
     def _fill(self, wanted: State, name: str, number: int) -> None:
-        """Copy the missing records of a partition, and drop those that are gone."""
+        """Copy the missing records of a partition, and drop records that the source has dropped."""
         topic_id = _entry(wanted, name)["id"]
         start, end = wanted.ends(topic_id, number)
         is_there, now = self._session.look(

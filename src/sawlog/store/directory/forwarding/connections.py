@@ -26,7 +26,7 @@ from .listener import PeerListener
 _LISTENS = b"listens "
 #: Maximum number of idle connections kept per process.
 _KEPT = 16
-#: How long a process may take from getting the lock to writing its note.
+#: Maximum time between getting the lock and writing the note.
 _NOTE_S = 0.1
 
 

@@ -89,7 +89,7 @@ class _Lane:
 
     id: int
     sequence: int = 0
-    #: Whether the fate of the last batch is unknown.
+    #: True if the fate of the last batch is unknown.
     in_doubt: bool = False
 
     @classmethod
@@ -143,7 +143,7 @@ class Forwarder:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the address of a process that accepts appends is known."""
+        """True if the address of a process that accepts appends is known."""
         return self._address is not None
 
     @property
@@ -402,7 +402,7 @@ def _split(data: memoryview, rows: Rows) -> Iterator[tuple[Buffer, int]]:
 
 
 class Forwarding:
-    """Forwards appends to other processes and serves those that they forward."""
+    """Forwards appends to other processes and serves their forwarded appends."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ from .server import ForwardServer, ForwardSession
 
 #: Time limit for the rest of a message, and how long a worker stays with an idle connection.
 _MESSAGE_S, _LINGER_S = 30.0, 0.02
-#: How long `close` waits for requests in progress.
+#: Maximum time that `close` waits for requests in progress.
 _CLOSING_S = 5.0
 
 _logger = logging.getLogger("sawlog")
@@ -66,7 +66,7 @@ class NoListener:
 
     def connect(self, address: str, deadline: Deadline) -> Pipe:
         """Raise `PeerLost`: there are no peers."""
-        raise PeerLost(f"nobody listens on {address}")
+        raise PeerLost(f"no process listens on {address}")
 
     def close(self) -> None:
         """No-op."""

@@ -28,7 +28,7 @@ Held = Callable[[str, str, int], Log | None]
 #: Releases the lock of a partition, by topic name and number, unless it is in use; returns whether it was released.
 GiveBack = Callable[[str, int], bool]
 
-#: How long the kernel may take to release the locks of a dying process.
+#: Maximum time that the kernel takes to release the locks of a dying process.
 _DYING_S = 2.0
 #: Errors that mean the lock was released after `Held` was called.
 _RELEASED = LogClosed, DirectoryLocked

@@ -131,7 +131,7 @@ class Intents:
         holds the lock of a partition for too long and accepts no forwarded parts.
         """
         if not stage.held:
-            raise LogClosed("what was staged belongs to the parent process, before the fork")
+            raise LogClosed("the staged batches belong to the parent process, before the fork")
         deadline = Deadline(lock_timeout_s)
         ordered = merged(parts)
         with ExitStack() as named:

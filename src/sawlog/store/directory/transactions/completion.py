@@ -87,7 +87,7 @@ class Peers(Protocol):
         """Connect to a process; `PeerLost` if it is gone."""
 
 
-#: How long to wait for a peer to place a part that another process has committed.
+#: Maximum wait for a peer to place a part that another process has committed.
 _PATIENCE_S = 1.0
 
 _logger = logging.getLogger("sawlog")

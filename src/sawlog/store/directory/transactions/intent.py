@@ -1,4 +1,4 @@
-"""`Intent`: which staged batches go to which partition, and at which offset if that is known; with its encoding.
+"""`Intent`: the partition, and the offset if known, for each staged batch of a transaction; with its encoding.
 
 ```
 {
@@ -102,7 +102,7 @@ class Intent:
 
     @property
     def names_offsets(self) -> bool:
-        """Whether the offsets are known, because the committing process held all partitions."""
+        """True if the offsets are known, because the committing process held all partitions."""
         return all(part.offset >= 0 for part in self.parts)
 
     def at(self, offsets: Mapping[int, int]) -> Intent:
@@ -245,7 +245,7 @@ def _described(parts: Sequence[Part]) -> str:
 def _checked(fields: dict[str, Any], data: bytes) -> bytes:
     """Return the inline batches; `ValueError` unless they are the ones that were committed."""
     if (len(data), f"{crc32c(data):08x}") != (fields["data_bytes"], fields["data_crc32c"]):
-        raise ValueError("its batches are not those that were committed")
+        raise ValueError("its batches differ from the committed ones")
     return data
 
 

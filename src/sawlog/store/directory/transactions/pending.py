@@ -40,7 +40,7 @@ from ...names import quoted
 from .intent import INTENT, Intent, Part, end_of_document
 from .staging_directory import APPLIED, AT, NOTE_MARK, StagingDirectory, is_note, lock_owner, remove_all
 
-#: How long an unused name is remembered. A query that is restarted later, after being killed between a commit and
+#: Time for which an unused name is remembered. A query that is restarted later, after being killed between a commit and
 #: Spark's own record of it, stores that micro-batch twice.
 KEPT_MS = 30 * 24 * 3600 * 1000
 _NAME, _COMMITTED = ".name", ".committed"
@@ -89,7 +89,7 @@ class CommittedNames:
         try:
             return Intent.decode(self._staging.read(file), path, is_note=True)
         except CorruptFile as error:
-            raise CorruptFile(f"{error}. Without it, it is unknown what was stored under this name") from error
+            raise CorruptFile(f"{error}. Without it, the records stored under this name are unknown") from error
         except StorageError as error:
             if error.errno == errno.ENOENT:
                 return None

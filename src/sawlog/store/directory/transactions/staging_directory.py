@@ -86,12 +86,12 @@ class StagedTransaction:
 
     @property
     def held(self) -> bool:
-        """Whether this process holds the transaction: false after its end and in a forked child."""
+        """True if this process holds the transaction: false after its end and in a forked child."""
         return self._owner.held
 
     @property
     def current(self) -> bool:
-        """Whether this process holds the transaction and its lock file still exists."""
+        """True if this process holds the transaction and its lock file still exists."""
         return self._owner.current
 
     def leave(self) -> None:
@@ -164,7 +164,7 @@ def remove_label(staging: Directory, id_: str, label: str) -> None:
 
 #: Default lifetime of a lease: how long staged files wait for the commit of their job.
 _LEASE_S = 24 * 3600.0
-#: How often to rewrite a document that another process has removed.
+#: Number of attempts to rewrite a document that another process has removed.
 _SWEPT_TIMES = 20
 
 
