@@ -20,7 +20,7 @@ async def filled(store: AsyncStore, count: int = 10, partitions: int = 2) -> Non
 
 
 async def rest(store: AsyncStore, group: str | None = "billing") -> list[bytes]:
-    """What the group has not processed."""
+    """Return the records that the group has not processed."""
     async with store.consumer(group, ["orders"], auto_commit_ms=None) as consumer:
         return sorted([record.value or b"" async for record in consumer.drain()], key=int)
 
@@ -31,7 +31,7 @@ def numbers(start: int, stop: int) -> list[bytes]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - what others did, as seen from outside
+        while not condition():  # noqa: ASYNC110 - polls the effect of other members from outside
             await asyncio.sleep(0.001)
 
 

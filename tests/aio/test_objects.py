@@ -104,7 +104,7 @@ def test_the_event_loop_goes_on_while_the_bucket_is_slow(monkeypatch: pytest.Mon
                 turns += 1
                 await asyncio.sleep(0.005)
             assert await task == 1
-            assert turns > 10  # a loop that is blocked has one turn or two
+            assert turns > 10  # a blocked loop would run once or twice
 
     asyncio.run(main())
 

@@ -72,7 +72,7 @@ def test_backends_say_what_they_support(address: str) -> None:
 
 
 async def failing(store: AsyncStore) -> None:
-    """A transaction whose block raises."""
+    """Begin a transaction and raise in its block."""
     async with store.transaction() as transaction:
         await transaction.append("orders", b"never")
         raise ZeroDivisionError

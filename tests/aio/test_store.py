@@ -1,4 +1,4 @@
-"""Stores, topics and logs for asyncio: what is appended is there, whoever holds the partition, and nothing blocks."""
+"""Stores, topics and logs for asyncio: appends succeed, whichever process holds the partition, and nothing blocks."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ def test_whoever_retries_what_was_cancelled_stores_it_once(path: Path, durabilit
             topic = await store.create_topic("orders", 2, durability=durability)
 
             async def write(number: int) -> None:
-                """As programs do: try again until it is acknowledged."""
+                """Append, and retry until the append is acknowledged, as programs do."""
                 value = b"%d" % number
                 while True:
                     try:

@@ -14,7 +14,7 @@ from typing import Any
 import aiokafka.record._crecords as aiokafka_c
 import aiokafka.record.default_records as aiokafka_python
 
-with warnings.catch_warnings():  # it reads its own resources in a way that Python 3.11 calls outdated
+with warnings.catch_warnings():  # it reads its resources by an API that Python 3.11 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.record.default_records as kafka_python
 
@@ -23,7 +23,7 @@ Seen = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes |
 
 
 def seen(record: Any) -> Seen:
-    """A record of anybody's as a tuple."""
+    """Convert a record of any implementation to a tuple."""
     return (
         record.offset,
         record.timestamp,
@@ -50,14 +50,14 @@ class Client:
         producer: tuple[int, int, int] = (-1, -1, -1),
         transactional: bool = False,
     ) -> bytes:
-        """A batch of (value, key, headers, timestamp), the same tuples that our encoder takes."""
+        """Encode a batch of (value, key, headers, timestamp), the tuples that our encoder accepts."""
         builder = self.builder(2, codec, int(transactional), *producer, 1 << 30)
         for offset, (value, key, headers, timestamp) in enumerate(records):
             assert builder.append(offset, timestamp, key, value, list(headers)) is not None
         return bytes(builder.build())
 
     def decode(self, data: bytes) -> list[Seen]:
-        """The records of one batch, after its CRC was checked."""
+        """Verify the CRC of one batch and return its records."""
         batch = self.reader(data)
         assert batch.validate_crc()
         return [seen(record) for record in batch]

@@ -9,7 +9,7 @@ from sawlog.batch.kernel import MAX_TIMESTAMP
 
 
 def share(part: float) -> settings:
-    """So much of the examples that the profile asks for: for tests that are slow, or that others back up."""
+    """Reduce the number of examples of the profile, for slow tests and for tests that others back up."""
     return settings(max_examples=max(5, round(settings.default.max_examples * part)))
 
 
@@ -26,6 +26,6 @@ timestamps = st.one_of(
 )
 headers = st.lists(st.tuples(st.text(max_size=8), st.none() | small), max_size=4).map(tuple)
 
-#: As `encode` and `Encoder.many` take them: (value, key, headers, timestamp).
+#: The arguments of `encode` and `Encoder.many`: (value, key, headers, timestamp).
 records = st.tuples(payloads, payloads, headers, timestamps)
 record_lists = st.lists(records, min_size=1, max_size=12)

@@ -50,7 +50,7 @@ def clock_at(milliseconds: int) -> Iterator[None]:
 
 
 def stored(table: Any, batch_bytes: int = 1 << 20, recipe: EncoderOptions = EncoderOptions()) -> bytes:  # noqa: B008 - immutable
-    """The batches of a table one after the other, as a log would place them; the clock stands at NOW."""
+    """Encode a table to consecutive batches, as a log would place them, with the clock fixed at NOW."""
     log, offset = b"", 0
     with clock_at(NOW):
         for part in Encoder(recipe).table(table, batch_bytes):
@@ -62,7 +62,7 @@ def stored(table: Any, batch_bytes: int = 1 << 20, recipe: EncoderOptions = Enco
 
 
 def arrow(data: bytes, start: int = 0, end: int = FOR_EVER, **options: Any) -> pa.RecordBatch:
-    """`to_arrow` over all batches in some bytes; what comes out is checked to be sound Arrow."""
+    """Decode all batches in a buffer with `to_arrow`, and validate the result."""
     view = memoryview(data)
     _, rows = scan_rows(kernel, view, room=64)
     made = to_arrow(view, rows, start, end, **options)
@@ -71,7 +71,7 @@ def arrow(data: bytes, start: int = 0, end: int = FOR_EVER, **options: Any) -> p
 
 
 def as_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Records as the rows of a table with all columns; the times as plain numbers."""
+    """Convert records to the rows of a table with all columns, with times as plain numbers."""
     return [
         {
             "offset": r.offset,
@@ -86,7 +86,7 @@ def as_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def rows_of(made: pa.RecordBatch) -> list[dict[str, Any]]:
-    """A record batch as such rows."""
+    """Convert a record batch to such rows."""
     table = pa.Table.from_batches([made])
     if "timestamp" in table.column_names:
         at = table.column_names.index("timestamp")
@@ -102,7 +102,7 @@ TEXTS = [pa.string(), pa.large_string(), pa.string_view()]
 
 @st.composite
 def payload_columns(draw: st.DrawFn, length: int) -> tuple[pa.ChunkedArray, list[bytes | None]]:
-    """A column of that many keys or values in some type, slice and chunks, and what is in it."""
+    """Draw a column of keys or values of any type, slice and chunking, and its content."""
     kind = draw(st.sampled_from([*BYTES, *TEXTS, pa.binary(5), pa.null()]))
     if kind == pa.null():
         return pa.chunked_array([pa.nulls(length)]), [None] * length
@@ -123,7 +123,7 @@ def payload_columns(draw: st.DrawFn, length: int) -> tuple[pa.ChunkedArray, list
 
 
 def chunked(draw: st.DrawFn, array: pa.Array) -> pa.ChunkedArray:
-    """The same column in pieces, some of them perhaps empty."""
+    """Split a column into chunks, some of which may be empty."""
     cuts = sorted(draw(st.lists(st.integers(0, len(array)), max_size=3)))
     edges = [0, *cuts, len(array)]
     pieces = [array.slice(a, b - a) for a, b in pairwise(edges)]
@@ -132,7 +132,7 @@ def chunked(draw: st.DrawFn, array: pa.Array) -> pa.ChunkedArray:
 
 @st.composite
 def time_columns(draw: st.DrawFn, length: int) -> tuple[pa.ChunkedArray, list[int]]:
-    """A column of times in some unit, nulls among them, and the milliseconds that are meant."""
+    """Draw a column of times of any unit, with nulls, and their milliseconds."""
     kind = draw(
         st.sampled_from(
             [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC", "Asia/Tokyo")]
@@ -170,7 +170,7 @@ LISTS = [
 
 @st.composite
 def header_columns(draw: st.DrawFn, length: int) -> tuple[pa.ChunkedArray, list[Any]]:
-    """A column of headers as lists or maps, null lists among them, and the pairs that are meant."""
+    """Draw a column of headers as lists or maps, with null lists, and their pairs."""
     kind = draw(st.sampled_from(LISTS))
     content = st.text(max_size=6) if kind == LISTS[3] else st.binary(max_size=6)
     pairs = st.lists(st.tuples(st.text(max_size=6), st.none() | content), max_size=3)
@@ -186,7 +186,7 @@ def header_columns(draw: st.DrawFn, length: int) -> tuple[pa.ChunkedArray, list[
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[pa.Table, list[tuple[Any, ...]]]:
-    """A table of value and perhaps the other columns, and the (value, key, headers, timestamp) it means."""
+    """Draw a table with values and any other columns, and its (value, key, headers, timestamp) tuples."""
     length = draw(st.integers(0, 12))
     names, columns = ["value"], [draw(payload_columns(length))]
     meant: dict[str, list[Any]] = {
@@ -222,7 +222,7 @@ def test_a_table_becomes_the_records_it_means(table: Any, batch_bytes: int, code
 def test_a_tables_batch_is_byte_for_byte_the_batch_of_its_records(table: Any) -> None:
     columns, meant = table
     assume(meant)
-    # One chunk: where one ends, so does a batch.
+    # One chunk: a batch ends where a chunk ends.
     assert stored(columns.combine_chunks()) == encode(meant)
 
 
@@ -240,7 +240,7 @@ def test_batches_of_a_table_are_about_as_large_as_asked(sizes: list[int], batch_
     headers = scan(stored(table, batch_bytes))
     assert sum(header.count for header in headers) == len(sizes)
     for header in headers[:-1]:
-        # Full when it was closed, and not before: without its last record it was below the mark.
+        # The batch was closed when it was full, not earlier: without its last record it is below the limit.
         assert header.size_bytes - 61 >= batch_bytes
     for header in headers:
         last = sizes[header.last_offset]
@@ -310,7 +310,7 @@ HIDDEN = pa.StructArray.from_arrays([pa.array(["hidden"]), pa.array([b"1"])], fi
         (pa.table({"value": [b"a"], "timestamp": [MAX_TIMESTAMP + 1]}), InvalidRecord),
         (pa.table({"value": [b"a"], "timestamp": pa.array([2**64 - 1], pa.uint64())}), InvalidRecord),
         (pa.table({"value": [b"a"], "timestamp": pa.array([-1], pa.timestamp("ns"))}), InvalidRecord),
-        # Times that 64 bits hold in seconds, but not in milliseconds.
+        # Times that fit into 64 bits in seconds, but not in milliseconds.
         (pa.table({"value": [b"a"], "timestamp": pa.array([2**62], pa.timestamp("s"))}), InvalidRecord),
         (
             pa.table({"value": [b"a"], "timestamp": pa.array([2**64 // 1000 + 1], pa.timestamp("s"))}),
@@ -419,7 +419,7 @@ def test_a_dictionary_of_views_is_taken_too(kind: pa.DataType) -> None:
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """Batches of every kind in a row: compressed and plain, of either clock, with and without gaps."""
+    """Draw consecutive batches of every kind: compressed and plain, of either clock, with and without gaps."""
     data, offset = b"", 0
     for _ in range(draw(st.integers(0, 4))):
         if draw(st.booleans()):
@@ -498,7 +498,7 @@ def test_an_unknown_column_is_refused() -> None:
 def test_header_keys_that_are_not_utf_8_never_become_a_broken_string() -> None:
     log = batch([(0, 0, None, b"", [(b"fine", b"0"), (b"\xff\xfe", b"1")])])
     try:
-        made = arrow(log, columns=("headers",))  # validates
+        made = arrow(log, columns=("headers",))  # validates the array
     except CorruptBatch:
         return
     assert [header["value"] for header in made.to_pylist()[0]["headers"]] == [b"0", b"1"]

@@ -1,4 +1,4 @@
-"""What cannot be stored is refused, with the error that says why, and leaves nothing behind.
+"""Invalid records are rejected with an error that gives the reason, and leave nothing in the batch.
 
 After every refusal the encoder must make exactly the bytes that a fresh one makes.
 """
@@ -24,7 +24,7 @@ GOOD = [(b"value", b"key", (("header", b"content"),), T), (None, None, (), T + 1
 
 
 class Text(str):
-    """A str that lies about its encoding."""
+    """A str whose `encode` returns other bytes."""
 
     def encode(self, *_: Any) -> Any:
         return 7
@@ -108,7 +108,7 @@ BAD_RECORDS: list[tuple[Any, type[InvalidRecord]]] = [
 
 
 def name(case: Any) -> str:
-    """A test's name: the same in every process, so without addresses."""
+    """Return the name of a test: the same in every process, so without addresses."""
     if isinstance(case, type):
         return case.__name__
     try:
@@ -334,7 +334,7 @@ def test_a_full_batch_that_nobody_takes_is_refused_and_not_waited_for(kernel: An
 def test_a_buffer_that_cannot_hold_a_batch_is_refused_and_the_old_one_kept(kernel: Any, buffer: Any) -> None:
     builder = kernel.BatchBuilder(build.record_error)
     builder.add(b"kept", timestamp=T)
-    if kernel.COMPILED or buffer is None or len(buffer) < 61:  # the interpreter sees the rest when it writes
+    if kernel.COMPILED or buffer is None or len(buffer) < 61:  # the interpreter checks the rest when it writes
         with pytest.raises((ValueError, TypeError, BufferError)):
             builder.take(buffer)
     for i in range(200):

@@ -70,7 +70,7 @@ def test_the_longest_batch_combines() -> None:
 
 
 def test_a_length_composed_of_shorter_ones_combines_the_same() -> None:
-    zeros = {1: crc32c(b"\0")}  # the sums of 2^k - 1 zero bytes, each made of the one before: 2n + 1
+    zeros = {1: crc32c(b"\0")}  # the CRCs of 2^k - 1 zero bytes, each combined from the previous one: 2n + 1
     length = 1
     while length < 2**31 - 1:
         double = combine(zeros[length], zeros[length], length)

@@ -1,4 +1,4 @@
-"""What is compressed here is read everywhere, and nothing that is read here can do harm.
+"""Every Kafka client reads what we compress, and no compressed data, however malicious, exceeds the limits.
 
 The oracles are other implementations: pyarrow (the C and C++ libraries), lz4, zstandard, zlib, and the codecs
 of kafka-python and aiokafka. Bombs are set off in processes of their own whose memory is limited.
@@ -54,7 +54,7 @@ from sawlog.errors import CorruptBatch, DecompressionLimit, InvalidConfig, Unsup
 from ..looping import for_each
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas in a way that 3.11 is tired of
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python uses an API that Python 3.11 deprecates
     import kafka.codec
 
 PACKING = [GZIP, SNAPPY, LZ4, ZSTD]
@@ -63,7 +63,7 @@ XERIAL = bytes.fromhex("82534e4150505900 00000001 00000001")
 
 
 def batch_of(size_bytes: int) -> bytes:
-    """Something like the records of a batch: JSON, not random, not trivial."""
+    """Return data like the records of a batch: JSON, neither random nor trivial."""
     rng = random.Random(size_bytes)
     out = io.BytesIO()
     while out.tell() < size_bytes:
@@ -85,7 +85,7 @@ def packed_by_us(codec: int, data: bytes, level: int | None = None) -> bytes:
 
 
 def zstd_without_size(data: bytes, level: int = 3) -> bytes:
-    """As Java's stream writes it: no content size, and the window of the level."""
+    """Compress as Java's stream does: no content size, and the window of the level."""
     stream = zstandard.ZstdCompressor(level=level, write_content_size=False).compressobj()
     return stream.compress(data) + stream.flush()
 
@@ -115,7 +115,7 @@ def gzip_with_name(data: bytes) -> bytes:
     return out.getvalue()
 
 
-# Writers in the world: what each makes of the same data has to be read.
+# Other writers: their output for the same data must be readable.
 FOREIGN: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
     "gzip, kafka-python": (GZIP, kafka.codec.gzip_encode),
     "gzip, aiokafka": (GZIP, aiokafka.codec.gzip_encode),
@@ -154,7 +154,7 @@ FOREIGN: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 }
 every_writer = pytest.mark.parametrize("writer", FOREIGN)
 
-# Readers in the world: each has to read what we write.
+# Other readers: each must read our output.
 READERS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
     "gzip, kafka-python": (GZIP, kafka.codec.gzip_decode),
     "gzip, aiokafka": (GZIP, aiokafka.codec.gzip_decode),
@@ -231,7 +231,7 @@ def test_what_is_packed_unpacks_to_the_same(codec: int, data: bytes, times: int)
         assert len(packed) < len(data * times)
 
 
-# Around every size at which a block of some codec ends.
+# Sizes around the block sizes of all codecs.
 @pytest.mark.alternating
 @for_each("size_bytes", [n + d for n in (32 << 10, 64 << 10, 128 << 10, 256 << 10, MIB) for d in (-1, 0, 1)])
 @every_codec
@@ -240,7 +240,7 @@ def test_sizes_around_block_ends_round_trip(codec: int, size_bytes: int) -> None
     packed = packed_by_us(codec, data)
     assert decompress(codec, packed) == data
     for reader_codec, read in READERS.values():
-        if reader_codec == codec and read is not kafka.codec.zstd_decode:  # that one ends at 1 MiB
+        if reader_codec == codec and read is not kafka.codec.zstd_decode:  # its blocks end at 1 MiB
             assert read(packed) == data
 
 
@@ -311,7 +311,7 @@ def test_snappy_is_framed_as_xerial_does_in_blocks_of_32_kib() -> None:
 
 
 def xxh32(data: bytes) -> int:
-    """xxHash-32 with seed 0 of less than 16 bytes, from its specification."""
+    """Compute xxHash-32 with seed 0 of less than 16 bytes, from its specification."""
     prime1, prime2, prime3, prime4, prime5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
 
     def rotate(x: int, bits: int) -> int:
@@ -444,7 +444,7 @@ def test_a_xerial_header_alone_is_no_data() -> None:
 
 
 def test_java_frames_with_the_widest_window_are_read_into_little_memory() -> None:
-    """The window is the level's; the tables of the compressor, which are as large, are not in the frame."""
+    """The window is that of the level; the compressor's tables, which are as large, are not in the frame."""
     for level in (20, 21, 22):
         parameters = zstandard.ZstdCompressionParameters.from_level(
             level, write_content_size=False, hash_log=14, chain_log=14, strategy=zstandard.STRATEGY_FAST
@@ -478,7 +478,7 @@ def test_what_does_not_shrink_is_left_alone(codec: int) -> None:
 
 @pytest.fixture
 def free_bytes(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Let the ratio count from fewer bytes on: packing 64 MiB takes its time."""
+    """Apply the maximum ratio from fewer bytes on: compressing 64 MiB is slow."""
     monkeypatch.setattr(bounds, "RATIO_FREE_BYTES", 16 * MIB)
     return 16 * MIB
 
@@ -488,7 +488,7 @@ def test_zeros_that_pack_too_well_are_left_alone(free_bytes: int) -> None:
     assert compress(ZSTD, zeros) is None
     assert compress(GZIP, zeros) is None  # 1,029 to one
     packed = zstandard.ZstdCompressor().compress(zeros)
-    with pytest.raises(DecompressionLimit):  # with reason: this is what the reader would have said
+    with pytest.raises(DecompressionLimit):  # rightly: the reader would have raised this
         decompress(ZSTD, packed)
 
 
@@ -584,7 +584,7 @@ def lz4_header_with_size(size_bytes: int) -> bytes:
     ids=["lz4", "zstd", "zstd, single segment"],
 )
 def test_a_declared_size_is_refused_before_anything_is_unpacked(codec: int, packed: bytes) -> None:
-    with pytest.raises(DecompressionLimit, match=str(1 << 40)):  # there is nothing in there to unpack
+    with pytest.raises(DecompressionLimit, match=str(1 << 40)):  # there is nothing to decompress
         decompress(codec, packed)
 
 
@@ -643,7 +643,7 @@ def test_frames_count_as_blocks(codec: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def read_or_corrupt(codec: int, data: bytes, max_bytes: int = 1 << 20) -> memoryview | None:
-    """Only two outcomes are allowed for any bytes at all: data within the limit, or `CorruptBatch`."""
+    """Decompress any bytes: the result is within the limit, or `CorruptBatch` is raised."""
     try:
         plain = decompress(codec, data, max_bytes=max_bytes)
     except CorruptBatch:
@@ -664,7 +664,7 @@ def test_input_cut_at_any_byte_is_corrupt(writer: str) -> None:
     packed = write(SMALL)
     for cut in range(len(packed)):
         if packed[:8] == XERIAL[:8] and cut == len(XERIAL):
-            continue  # xerial has no end: cut between blocks it is whole, and only the batch's CRC can tell
+            continue  # xerial has no end mark: only the batch's CRC detects a cut between blocks
         with pytest.raises(CorruptBatch):
             decompress(codec, packed[:cut])
 
@@ -708,7 +708,7 @@ CHECKED = ["gzip, kafka-python", "lz4, all checksums, no size", "zstd, checksum"
 @pytest.mark.parametrize("writer", CHECKED)
 def test_where_the_format_has_a_checksum_it_is_checked(writer: str) -> None:
     codec, write = FOREIGN[writer]
-    packed = bytearray(write(random.Random(7).randbytes(200)))  # stored as it is: only the checksum can tell
+    packed = bytearray(write(random.Random(7).randbytes(200)))  # stored uncompressed: only the checksum tells
     packed[100] ^= 1
     with pytest.raises(CorruptBatch):
         decompress(codec, packed)
@@ -745,7 +745,7 @@ def test_spliced_input_is_corrupt_or_data_but_nothing_else(writer: str, data: st
     [
         (SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100)),  # 4 GiB - 1
         (SNAPPY, xerial(b"\xff\xff\xff\xff\x0f" + bytes(100))),
-        (SNAPPY, b"\xe8\x07" + bytes(20)),  # 1,000 bytes out of 22
+        (SNAPPY, b"\xe8\x07" + bytes(20)),  # 1,000 bytes from 22
         (GZIP, packed_by_us(GZIP, SMALL)[:-4] + b"\xff" * 4),
     ],
 )
@@ -782,7 +782,7 @@ def test_an_lz4_block_that_unpacks_to_more_than_the_frame_allows_is_corrupt() ->
 @pytest.mark.parametrize("delta", [-1, 1, -600])
 def test_a_size_that_is_not_the_datas_is_corrupt(delta: int) -> None:
     zstd = bytearray(zstandard.ZstdCompressor().compress(SMALL))
-    assert zstd[4] >> 5 == 0b011  # two bytes of size, no window byte: they stand at 5
+    assert zstd[4] >> 5 == 0b011  # two bytes of size at 5, no window byte
     struct.pack_into("<H", zstd, 5, len(SMALL) - 256 + delta if delta > -500 else 0)
     with pytest.raises(CorruptBatch):
         decompress(ZSTD, zstd)
@@ -810,7 +810,7 @@ def test_an_lz4_dictionary_that_is_not_needed_does_no_harm() -> None:
 
 # --- bombs --------------------------------------------------------------------------------------------------
 # Each runs in a process whose address space may only grow by max_bytes, DECODER_BYTES and what Python itself
-# needs for a call. More would end in MemoryError instead of the answer that is expected.
+# needs for a call. Using more raises MemoryError instead of the expected result.
 
 BOMB = """
 import resource, sys
@@ -820,7 +820,7 @@ from sawlog.errors import CorruptBatch, DecompressionLimit
 codec, max_bytes, room_bytes = map(int, sys.argv[1:])
 data = sys.stdin.buffer.read()
 try:
-    decompress(codec, data[:9], max_bytes=1)  # whatever is loaded late is loaded now
+    decompress(codec, data[:9], max_bytes=1)  # load everything that is imported lazily
 except CorruptBatch:
     pass
 with open("/proc/self/statm") as statm:
@@ -834,14 +834,14 @@ else:
     print(len(plain))
 """
 
-#: What a bomb unpacks to: more than all the memory that its process has.
+#: Decompressed size of a bomb: more than the memory of its process.
 BOMB_BYTES = 72 * MIB
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 
 
 def explode(codec: int, data: bytes, max_bytes: int, room_bytes: int | None = None) -> str:
-    """What `decompress` answers in a process with room for `max_bytes` and a little more."""
+    """Return the result of `decompress` in a process with memory for `max_bytes` and a little more."""
     if room_bytes is None:
         room_bytes = max_bytes + DECODER_BYTES + 2 * MIB
     run = subprocess.run(
@@ -861,7 +861,7 @@ def gzip_zeros(size_bytes: int) -> bytes:
 
 
 def zstd_rle(size_bytes: int, header: str) -> bytes:
-    """A frame of one byte, repeated: 4 bytes become 128 KiB."""
+    """Return a frame of one repeated byte: 4 bytes become 128 KiB."""
     count = size_bytes >> 17
     block = struct.pack("<I", (1 << 17) << 3 | 1 << 1)[:3] + b"\0"
     last = struct.pack("<I", (1 << 17) << 3 | 1 << 1 | 1)[:3] + b"\0"
@@ -979,11 +979,11 @@ def test_a_declared_size_within_the_limit_takes_no_more_than_the_limit(codec: in
 @linux_only
 def test_too_little_memory_is_not_called_corruption() -> None:
     packed = zstd_window(bytes(4 * MIB), 23)
-    for room_bytes in (MIB, 7 * MIB):  # not enough for the output; enough for that, but not for the window
+    for room_bytes in (MIB, 7 * MIB):  # too small for the output; large enough for the output, but not for the window
         assert explode(ZSTD, packed, max_bytes=4 * MIB, room_bytes=room_bytes) == "MemoryError"
     assert explode(ZSTD, packed, max_bytes=4 * MIB) == str(4 * MIB)
 
 
 def test_members_without_content_cost_linear_time() -> None:
     member = gzip.compress(b"")
-    assert decompress(GZIP, member * 50_000 + gzip.compress(SMALL)) == SMALL  # a megabyte of nothing
+    assert decompress(GZIP, member * 50_000 + gzip.compress(SMALL)) == SMALL  # a megabyte of zeros

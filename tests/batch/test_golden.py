@@ -1,4 +1,4 @@
-"""Batches whose every byte is known: drawn by hand below, and kept in tests/golden.
+"""Batches with known bytes: written by hand below, and stored in tests/golden.
 
 What is on disk today must be read in ten years, and what we write today must be what Kafka reads. So the
 drawings say what the bytes mean, the files are those bytes, our encoder has to make exactly them, and our
@@ -41,7 +41,7 @@ ONE_RECORD = hex_bytes(
     00 00 00 00               # last offset delta 0: the last offset is 42, too
     00 00 01 8b cf e5 68 00   # base timestamp T
     00 00 01 8b cf e5 68 00   # max timestamp T
-    ff ff ff ff ff ff ff ff   # producer id -1: nobody in particular
+    ff ff ff ff ff ff ff ff   # producer id -1: none
     ff ff                     # producer epoch -1
     ff ff ff ff               # base sequence -1
     00 00 00 01               # one record
@@ -76,7 +76,7 @@ MANY_RECORDS = hex_bytes(
     00                        #   no headers
     0c 00 01 02               # length 6, attributes, timestamp delta -1: older than the first, offset delta 1
     00                        #   key empty
-    01                        #   value null: what compaction calls a tombstone
+    01                        #   value null: a tombstone
     00
     3a 00 d8 04 04            # length 29, attributes, timestamp delta 300 (two bytes), offset delta 2
     02 6b                     #   key "k"
@@ -119,22 +119,22 @@ APPEND_TIME = hex_bytes(
     00 00 00 00
     02
     c6 ee b2 62
-    00 08                     # attributes: timestamp type 1, the log sets the time
+    00 08                     # attributes: timestamp type 1, set by the log
     00 00 00 01
-    00 00 01 8b cf e5 68 00   # base timestamp T, which the producer wrote
-    00 00 01 8b cf e5 6b e8   # max timestamp T + 1000: when the log took it, and so every record's time
+    00 00 01 8b cf e5 68 00   # base timestamp T, written by the producer
+    00 00 01 8b cf e5 6b e8   # max timestamp T + 1000: the time of the append, and so of every record
     ff ff ff ff ff ff ff ff
     ff ff
     ff ff ff ff
     00 00 00 02
     10 00 00 00 01 04 76 31 00
-    10 00 02 02 01 04 76 32 00   # its own time delta, 1, counts for nothing
+    10 00 02 02 01 04 76 32 00   # its own time delta, 1, is ignored
     """
 )
 
 
 def control(attributes: str, crc: str, kind: str) -> bytes:
-    """A marker as a broker writes it when a transaction ends."""
+    """Return the marker that a broker writes at the end of a transaction."""
     return hex_bytes(
         f"""
         00 00 00 00 00 00 00 64   # base offset 100
@@ -162,13 +162,13 @@ COMMIT = control("00 30", "ca 4e a9 63", "00 01")
 ABORT = control("00 30", "3e 70 7f 2b", "00 00")
 CONTROL_ONLY = control("00 20", "04 6c b7 9a", "00 01")
 
-#: Compaction took offsets 1, 2 and 5 away: fewer records than last offset delta + 1.
+#: Compaction removed offsets 1, 2 and 5: fewer records than last offset delta + 1.
 COMPACTED = batch(
     [(0, 0, b"a", b"1", ()), (3, 5, b"b", b"2", ()), (4, 6, b"c", None, ())],
     Header(base_offset=20, last_delta=5),
 )
 
-#: As a streamed record is written: lengths of five bytes, reserved before anybody knew them.
+#: A streamed record: lengths of five bytes, reserved before they were known.
 PADDED = with_right_crc(
     batch([(0, 0, None, b"", ())])[:8]
     + (49 + 5 + 10 + 300).to_bytes(4, "big")
@@ -191,7 +191,7 @@ MANY = [
     rec(9, T + 300, b"", b"k", headers=(("trace", b"\x01"), ("empty", b""), ("null", None))),
     rec(10, T, None),
 ]
-#: What compresses: three hundred records of which a codec can make something.
+#: Compressible data: three hundred similar records.
 PACKED = [
     rec(i, T + i, b"value %d " % i * 5, b"key %d" % (i % 7), headers=(("n", b"%d" % i),) if i % 3 == 0 else ())
     for i in range(300)
@@ -205,7 +205,7 @@ CONTENT: dict[str, list[Record]] = {
     "many-records.bin": MANY,
     "producer.bin": [rec(0, T, b"v1"), rec(1, T + 1, b"v2")],
     "append-time.bin": [rec(5, T + 1000, b"v1", timestamp_type=1), rec(6, T + 1000, b"v2", timestamp_type=1)],
-    "control-commit.bin": [],  # what is in a control batch is no record for anybody
+    "control-commit.bin": [],  # the content of a control batch is not a record
     "control-abort.bin": [],
     "control-only.bin": [],
     "compacted.bin": [rec(20, T, b"1", b"a"), rec(23, T + 5, b"2", b"b"), rec(24, T + 6, None, b"c")],
@@ -226,7 +226,7 @@ DRAWN = {
 
 
 def given(records: list[Record]) -> list[tuple[Any, ...]]:
-    """The records as a caller hands them over."""
+    """Return the records as the arguments of the encoder."""
     return [(r.value, r.key, r.headers, r.timestamp) for r in records]
 
 

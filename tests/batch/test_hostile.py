@@ -1,4 +1,4 @@
-"""Bytes from an enemy: flipped, cut, made up, with lengths that lie and a CRC that fits all the same.
+"""Hostile bytes: flipped, cut and invented ones, with wrong lengths and a matching CRC.
 
 The promise: whoever reads them gets records or a `SawlogError`, never another error, never a crash, never a
 read outside the buffer, never more work than there are bytes. The kernel's functions give back what they
@@ -36,7 +36,7 @@ from .wire import Header, around, batch, record, varint, with_right_crc
 
 T = 1_700_000_000_000
 
-#: Small enough to try every bit of them, and between them everything that a batch can hold.
+#: Small enough to flip every bit, and together with all the features of a batch.
 SMALL = [
     batch([(0, 0, b"k", b"value", ())]),
     batch(
@@ -52,11 +52,11 @@ SMALL = [
 ]
 
 
-# --- what a reader makes of bytes ---------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------------
 
 
 def observed(kernel: Any, data: bytes) -> list[Any]:
-    """All that the reading functions of one kernel say of some bytes."""
+    """Return the results of all reading functions of one kernel for some bytes."""
     view = memoryview(data)
     said, rows = scan(kernel, view)
     seen: list[Any] = [said, rows.tolist()]
@@ -82,12 +82,12 @@ def observed(kernel: Any, data: bytes) -> list[Any]:
 
 
 def one_by_one(kernel: Any, view: memoryview, rows: np.ndarray, start: int = 0, end: int = FOR_EVER) -> Any:
-    """What a cursor gives: the bad row or -1, the records, and the offset after the last of them."""
+    """Return the result of a cursor: the bad row or -1, the records, and the offset after the last one."""
     cursor = outcome(kernel.RecordCursor, view, memoryview(rows), start, end)
     if cursor == "refused":
         return cursor
     found = [plain(r) for r in cursor]
-    assert list(cursor) == []  # the end is the end
+    assert list(cursor) == []  # nothing follows
     return cursor.bad, found, cursor.next_offset
 
 
@@ -96,7 +96,7 @@ def body_of(row: list[int]) -> tuple[int, int, int]:
 
 
 def read_both_ways(data: bytes) -> Any:
-    """The records of some batches from `decode`, or None if it refuses them; `to_arrow` is seen to agree."""
+    """Return the records that `decode` reads, or None if it rejects the batches; `to_arrow` must agree."""
     try:
         records = decode(data, max_bytes=1 << 20)
     except SawlogError:
@@ -124,7 +124,7 @@ def read_both_ways(data: bytes) -> Any:
 
 
 def check(data: bytes) -> None:
-    """Both kernels say the same of these bytes, and both readers either read or refuse them."""
+    """Check that both kernels give the same results, and that both readers either read or reject the bytes."""
     assert observed(packaged, data) == observed(interpreted, data)
     read_both_ways(data)
 
@@ -144,9 +144,9 @@ def test_no_flipped_bit_goes_unnoticed(data: bytes) -> None:
     clean = decode(data)
     for position, flipped in enumerate(flips(data)):
         byte = position >> 3
-        if 12 <= byte < 16:  # the leader epoch: not under the CRC, and no record's business
+        if 12 <= byte < 16:  # the leader epoch: not covered by the CRC, and part of no record
             assert decode(flipped) == clean
-        elif byte < 8:  # the base offset: not under the CRC; the log knows what it has to be
+        elif byte < 8:  # the base offset: not covered by the CRC; the log knows the right one
             assert position == 0 or not clean or decode_or_none(flipped) != clean
         else:
             with pytest.raises(CorruptBatch):
@@ -200,7 +200,7 @@ def test_bytes_behind_the_last_record_are_refused(data: bytes) -> None:
 # --- lies ---------------------------------------------------------------------------------------------------
 
 TEN = b"\xff" * 9
-#: Numbers that a varint can be, and some that it cannot.
+#: Valid and invalid varints.
 LIES = [
     varint(0, 10),
     varint(2**31 - 1),
@@ -227,7 +227,7 @@ LIES = [
 
 
 def lying_records(lie: bytes, *, bare: bool = False) -> Iterator[bytes]:
-    """One record after another, each with one of its numbers replaced, with or without what it is the length of."""
+    """Yield records with one number replaced, with or without the bytes whose length it is."""
     fields = [
         b"\0",
         b"\0",
@@ -404,7 +404,7 @@ def test_garbage_is_refused() -> None:
 def test_garbage_behind_a_sound_header_is_read_or_refused() -> None:
     chance = random.Random(2)
     for _ in range(600):
-        # Small numbers, so that some of it nearly parses.
+        # Small numbers, so that some of the bytes nearly parse.
         size = chance.randrange(60)
         body = bytes(chance.choice([0, 1, 2, 4, 12, 14, 16, chance.randrange(256)]) for _ in range(size))
         check(around(body, Header(count=chance.randrange(size // 7 + 1), last_delta=chance.randrange(10))))
@@ -477,7 +477,7 @@ def test_a_range_outside_the_buffer_is_refused_and_one_inside_is_not(
 
 
 def decoders(kernel: Any, view: memoryview, rows: np.ndarray, batches: int, room: int = 3, content: int = 64) -> Any:
-    """The four functions that take rows, each with buffers for `room` records and `content` bytes."""
+    """Return the four functions that take rows, with buffers for `room` records and `content` bytes."""
 
     def longs() -> memoryview:
         return memoryview(np.zeros(room, np.int64))

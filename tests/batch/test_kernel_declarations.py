@@ -1,4 +1,4 @@
-"""What the compiler is told of names and numbers is what plain Python is told."""
+"""The compiled and the interpreted kernel have the same names and numbers."""
 
 from __future__ import annotations
 

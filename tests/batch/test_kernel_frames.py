@@ -21,7 +21,7 @@ longs = st.integers(-(2**63), 2**63 - 1)
 
 
 def both(name: str, *arguments: Any, outputs: list[np.ndarray]) -> Any:
-    """What a function gives and fills, with either kernel; it has to be the same."""
+    """Call a function of both kernels, check that results and buffers are the same, and return them."""
     seen = []
     for kernel in KERNELS:
         made = [output.copy() for output in outputs]
@@ -137,7 +137,7 @@ def test_messages_are_taken_apart_alike_whatever_they_are(data: bytes) -> None:
 
 
 def test_protobuf_agrees() -> None:
-    """The bytes are those that protobuf's own encoder makes."""
+    """The bytes are the same as those of protobuf's own encoder."""
     pytest.importorskip("google.protobuf", reason="protobuf comes with the extra [spark]")
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 

@@ -30,7 +30,7 @@ CELLS = np.arange(NODES.size).reshape(NODES.shape)
 
 
 def fields(kernel: Any, texts: list[bytes], **changed: Any) -> Any:
-    """What a kernel makes of some texts."""
+    """Return the fields that a kernel reads from some texts."""
     count = len(texts)
     data = b"".join(texts)
     offsets = np.cumsum([0, *map(len, texts)]).astype(np.int32)

@@ -1,4 +1,4 @@
-"""What answers in one call where all is as usual gives what the long way gives, or nothing."""
+"""The fast path of a read returns the same as the slow path, or nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CELL = 1 << packaged.CELL_SHIFT
 
 
 def stored(counts: list[int], size: int = 20, codec: str = "none") -> tuple[bytearray, list[int]]:
-    """Batches with so many records each, back to back, placed at the offsets from 100 on; and where they begin."""
+    """Return consecutive batches with these numbers of records, from offset 100 on, and their positions."""
     made, starts, offset = bytearray(), [], 100
     for number, count in enumerate(counts):
         batch = bytearray(encode([b"%d" % number * (size // len(b"%d" % number))] * count, compression=codec))
@@ -49,7 +49,7 @@ def test_the_kernels_checksum_is_that_of_the_package(by_table: bool) -> None:
     sizes = [*range(70), 1023, 1024, 1025, 3071, 3072, 3073, 9217, 100_000]
     for size in sizes:
         data = os.urandom(size + 3)
-        for start in range(3):  # not aligned, too
+        for start in range(3):  # also unaligned
             part = memoryview(data)[start : start + size]
             assert packaged.checksum(part, by_table) == crc32c(part), size
 
@@ -78,7 +78,7 @@ def test_far_records_are_found_by_landmarks_only(kernel: Any) -> None:
 
 
 UNUSUAL = {"damaged", "cut", "out of order", "not the one of the index"}
-#: A page may have them: it is not decoded.
+#: Allowed in a page, which is not decoded.
 WHOLE = {"compressed", "transactional", "control"}
 
 
@@ -129,7 +129,7 @@ def test_a_page_ends_before_damage(kernel: Any) -> None:
 @pytest.mark.parametrize("kernel", BOTH)
 @pytest.mark.parametrize("size", [20, 300, 5000])
 def test_what_was_compared_is_remembered_and_no_more(kernel: Any, size: int) -> None:
-    """Damage in a batch that was not compared is always found, whatever was read before."""
+    """Damage in an unverified batch is always found, whatever was read before."""
     rng = random.Random(size)
     data, starts = stored([1] * (6 * CELL // (size + 80) + 4), size)
     bits = (len(data) >> packaged.CELL_SHIFT + 3) + 1
@@ -157,7 +157,7 @@ def test_what_was_compared_is_remembered_and_no_more(kernel: Any, size: int) -> 
 @pytest.mark.parametrize("kernel", BOTH)
 @pytest.mark.parametrize("counts", [[1] * 300, [1, 1, 1, 250] * 30, [40] * 60, [250] * 12])
 def test_pages_over_what_was_compared_before_are_the_same(kernel: Any, counts: list[int]) -> None:
-    """The walk hops over cells in which all was compared: small batches, large ones, and both."""
+    """The walk skips verified cells: with small batches, large ones, and both."""
     data, starts = stored(counts)
     firsts_of = [100 + sum(counts[:number]) for number in range(len(counts))]
     ends = [*starts[1:], len(data)]

@@ -26,7 +26,7 @@ def slots(kernel: Any, buffer: bytes | bytearray, secret: int = 1, *, writable: 
 
 
 def found(kernel: Any, data: bytes, secret: int = 1) -> Any:
-    """What a reader makes of some bytes."""
+    """Return what a reader loads from some bytes."""
     return slots(kernel, bytes(data), secret, writable=False).load()
 
 

@@ -31,7 +31,7 @@ T = 1_700_000_000_000
 
 
 def built(kernel: Any, records: Any) -> tuple[bytes, int, int, int]:
-    """What a builder of this kernel makes of some records."""
+    """Encode records with a builder of this kernel."""
     builder = kernel.BatchBuilder(build.record_error, capacity=61)
     builder.extend(records)
     for value, key, headers, timestamp in records:
@@ -121,7 +121,7 @@ def test_both_kernels_encode_arrow_to_the_same_bytes(records: Any, first: int, l
 
 @pytest.fixture
 def interpreted_package() -> Iterator[None]:
-    """The whole of `sawlog.batch` on top of the interpreted kernel."""
+    """Import `sawlog.batch` on top of the interpreted kernel."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (arrow, build, header, read):
             patch.setattr(module, "kernel", interpreted)
@@ -191,7 +191,7 @@ COLUMNS_THAT_LIE = [
     (column, lie)
     for column in ("value", "key", "header name", "header value")
     for lie in LIARS
-    if (column, lie) != ("header name", "validity")  # a header's name has none: it is never null
+    if (column, lie) != ("header name", "validity")  # a header's name has no bitmap: it is never null
 ]
 
 
@@ -244,7 +244,7 @@ def test_rows_that_a_table_does_not_have_are_refused(
 
 
 def test_a_table_whose_offsets_lie_is_refused() -> None:
-    # Arrow itself looks at the first and at the last of them only.
+    # Arrow itself checks only the first and the last offset.
     for offsets in ((0, 9, 5), (0, 2**31 - 1, 5), (0, -3, 5), (4, 2, 5)):
         column = pa.Array.from_buffers(
             pa.binary(), 2, [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(b"abcde")]

@@ -1,4 +1,4 @@
-"""What the kernel does with keys: which partition they belong to, which of them were written again, what is kept.
+"""Key functions of the kernel: the partition of a key, its last offset, and the records that compaction keeps.
 
 The packaged kernel and the interpreted one agree on everything; both agree with Kafka's own numbers, with a plain
 dict, and with SipHash as it is described. Whatever bytes and rows they are given, they refuse or stay inside.
@@ -33,7 +33,7 @@ from .wire import CONTROL, TRANSACTIONAL, Header, around, batch, record, with_ri
 T = 1_700_000_000_000
 SECRET = bytes(range(16))
 
-#: Of the tests of Kafka's own client.
+#: From the tests of Kafka's own client.
 KAFKAS = {
     b"21": -973932308,
     b"foobar": -790332482,
@@ -87,7 +87,7 @@ def test_a_key_that_is_no_buffer_is_refused(kernel: Any, key: Any) -> None:
 
 
 def of_column(kernel: Any, keys: list[bytes | None], first: int, partitions: int) -> list[int]:
-    """The partitions of the keys from `first` on, by an Arrow column."""
+    """Return the partitions of the keys from `first` on, computed from an Arrow column."""
     column = pa.array(keys, pa.large_binary())
     valid, offsets, data = column.buffers()
     found = np.full(len(keys) - first, -7, np.int32)
@@ -155,7 +155,7 @@ def builders(kernel: Any, count: int, **settings: Any) -> list[Any]:
 
 
 def contents(kernel: Any, built: list[Any]) -> list[Any]:
-    """The records in each builder."""
+    """Return the records in each builder."""
     found = []
     for builder in built:
         data = memoryview(bytearray(builder.buffer[: builder.position]))
@@ -268,7 +268,7 @@ MASK = 2**64 - 1
 
 
 def sip_128(key: bytes, secret: bytes) -> tuple[int, int]:
-    """SipHash-1-3 with 128 bits of output, straight from its description."""
+    """Compute SipHash-1-3 with 128 bits of output, directly from its specification."""
     low, high = int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")
     v = [0x736F6D6570736575, 0x646F72616E646F6D ^ 0xEE, 0x6C7967656E657261, 0x7465646279746573]
     v = [word ^ half for word, half in zip(v, (low, high, low, high), strict=True)]
@@ -309,7 +309,7 @@ def table(slots: int = 64) -> np.ndarray:
 
 
 def noted(kernel: Any, data: bytes, slots: int = 64) -> tuple[Any, Any, list[list[int]]]:
-    """What a kernel notes of some batches: (what it said, the map, the table)."""
+    """Record the keys of batches with one kernel: (result, map, table)."""
     room = table(slots)
     keys = kernel.KeyMap(room, SECRET)
     _, rows = scan(kernel, memoryview(data), room=64)
@@ -396,7 +396,7 @@ def test_keys_with_one_slot_in_common_are_told_apart(kernel: Any) -> None:
 def kept(
     kernel: Any, data: bytes, superseding: bytes = b"", *, floor: int = 0, forget: int = 0, **settings: Any
 ) -> Any:
-    """What `keep_records` says, and the records that it made as a batch; the bytes around its room are untouched."""
+    """Return the result of `keep_records` and its records as a batch; check that it writes only into its buffer."""
     view = memoryview(data)
     _, rows = scan(kernel, view, room=64)
     return kept_of_rows(kernel, view, rows, superseding, floor=floor, forget=forget, **settings)
@@ -442,7 +442,7 @@ def kept_of_rows(
 
 
 def records_of(result: Any, last: int) -> list[Any]:
-    """The kept records, read back."""
+    """Read the remaining records."""
     said, body, base = result
     head = Header(base_offset=base, base_timestamp=said[3], last_delta=last - base, count=said[1])
     return decode(around(body, head))
@@ -506,7 +506,7 @@ def test_a_batch_that_has_no_room_is_not_begun(kernel: Any) -> None:
 
 @pytest.mark.parametrize("kernel", BOTH)
 def test_times_and_offsets_may_grow_to_their_longest(kernel: Any) -> None:
-    """The base moves, so that numbers of one byte become numbers of ten; the room that is asked for is enough."""
+    """A new base turns numbers of one byte into numbers of ten; the required space suffices."""
     far = 9_000_000_000_000_000
     data = b"".join(
         batch([(i, 0, b"", b"", ()) for i in range(20)], Header(base_offset=at, base_timestamp=time))
@@ -530,7 +530,7 @@ def test_streamed_records_with_padded_numbers_are_kept_as_any() -> None:
 
 
 def observed(kernel: Any, data: bytes) -> list[Any]:
-    """All that the functions of keys say of some bytes."""
+    """Return the results of all key functions for some bytes."""
     view = memoryview(data)
     _, rows = scan(kernel, view)
     if not len(rows):
@@ -553,7 +553,7 @@ def test_records_cut_short_anywhere_do_not_parse(data: bytes) -> None:
     for size in range(61, len(data)):
         cut = with_right_crc(data[:8] + (size - 12).to_bytes(4, "big") + data[12:size])
         assert observed(packaged, cut) == observed(interpreted, cut)
-        if len(scan(packaged, memoryview(cut))[1]):  # else the header alone says that it cannot be
+        if len(scan(packaged, memoryview(cut))[1]):  # otherwise the header alone is inconsistent
             said = kept(packaged, cut)[0]
             assert said == "refused" or said[7]
 

@@ -1,4 +1,4 @@
-"""Kafka's own clients read what we write, and we read what they write, in every compression.
+"""Kafka clients read our batches, and we read theirs, in every compression.
 
 The clients come with their own gzip, snappy, lz4 and zstd: aiokafka uses zlib and cramjam, kafka-python zlib,
 python-snappy, lz4 and zstandard.
@@ -23,7 +23,7 @@ from .strategies import record_lists, share
 
 T = 1_700_000_000_000
 
-#: Everything that a record can be, long enough that every codec finds something to save.
+#: Records of every kind, long enough for every codec to save bytes.
 ASSORTED: list[tuple[Any, ...]] = [
     (b"value", b"key", (), T),
     (None, b"key", (), T + 1),
@@ -44,7 +44,7 @@ def expected(records: list[tuple[Any, ...]]) -> list[Seen]:
 
 
 def without_place(data: bytes) -> bytes:
-    """A batch but for its base offset and leader epoch, which the log sets and the CRC leaves out."""
+    """Return a batch without base offset and leader epoch, which the log sets and the CRC does not cover."""
     return data[8:12] + data[16:]
 
 

@@ -1,4 +1,4 @@
-"""What goes in comes out: records to a batch and back, whole, in part, one at a time, with and without gaps.
+"""Decoding returns the encoded records: all, some, one at a time, with and without gaps.
 
 A plain Python list is the judge. What holds for one kernel has to hold for the other (`BOTH`).
 """
@@ -108,13 +108,13 @@ def test_what_does_not_shrink_is_stored_as_it_is() -> None:
 # --- parts of batches ---------------------------------------------------------------------------------------
 
 
-#: One of them makes a batch too large for `check_small`.
+#: One such record makes a batch too large for `check_small`.
 pieces = st.none() | small | st.sampled_from([b"x" * 64, b"y" * 600])
 
 
 @st.composite
 def logs(draw: st.DrawFn, compacted: bool = True) -> tuple[bytes, list[tuple[Any, ...]]]:
-    """Batches in a row, with gaps inside, after and between them, and the fields of the records in them."""
+    """Draw consecutive batches, with gaps inside, after and between them, and the fields of their records."""
     data, found, offset = b"", [], draw(st.integers(0, 3))
     for _ in range(draw(st.integers(1, 4))):
         steps = draw(st.lists(st.integers(1, 3 if compacted else 1), min_size=0 if compacted else 1, max_size=8))

@@ -1,4 +1,4 @@
-"""The kernel twice: as the package runs it (compiled, as a rule), and interpreted from the same source.
+"""Both forms of the kernel: the one that the package runs (usually compiled), and the interpreted source.
 
 The interpreter checks every index and never wraps a number round, so it is the judge of the compiled kernel,
 which does neither. `BOTH` is for tests that hold for either; `scan` and `columns` say what a kernel makes of
@@ -23,7 +23,7 @@ SOURCE = Path(packaged.__file__).parent / "__init__.py"
 
 
 def load_interpreted(name: str = "sawlog_kernel_interpreted") -> ModuleType:
-    """The kernel's source as an ordinary Python package."""
+    """Load the kernel's source as an ordinary Python package."""
     spec = importlib.util.spec_from_file_location(name, SOURCE, submodule_search_locations=[str(SOURCE.parent)])
     assert spec is not None
     assert spec.loader is not None
@@ -36,17 +36,17 @@ def load_interpreted(name: str = "sawlog_kernel_interpreted") -> ModuleType:
 interpreted = load_interpreted()
 BOTH = [pytest.param(packaged, id="packaged"), pytest.param(interpreted, id="interpreted")]
 
-#: Offsets no higher than this, as everybody who reads to the end says it.
+#: End offset of a reader that reads everything.
 FOR_EVER = 2**63 - 1
 
 
 def plain(record: Any) -> Any:
-    """A record of either kernel as a tuple; anything else as it is."""
+    """Convert a record of either kernel to a tuple; return anything else unchanged."""
     return record._fields() if hasattr(record, "_fields") else record
 
 
 def outcome(function: Any, *arguments: Any) -> Any:
-    """What a call gives, or that it refused a range."""
+    """Return the result of a call, or a mark if it rejects a range."""
     try:
         return function(*arguments)
     except ValueError as error:
@@ -56,16 +56,16 @@ def outcome(function: Any, *arguments: Any) -> Any:
 
 
 def scan(kernel: Any, view: memoryview, least_offset: int = 0, room: int = 8) -> tuple[Any, np.ndarray]:
-    """`scan_batches` over all of a buffer: what it said, and the rows it filled."""
+    """Call `scan_batches` on a whole buffer; return its result and the rows."""
     rows = new_rows(room)
     said = kernel.scan_batches(view, 0, len(view), len(view), least_offset, memoryview(rows))
     return said, rows[: said[0]]
 
 
 def columns(kernel: Any, view: memoryview, rows: np.ndarray, *, views: bool = False) -> Any:
-    """`decode_columns` or `decode_views` and then `decode_headers`, as Python lists."""
+    """Call `decode_columns` or `decode_views`, then `decode_headers`; return Python lists."""
     total = int(rows[:, 4].sum())
-    # No record is shorter than seven bytes: room for all that can parse, whatever a header claims.
+    # A record takes at least seven bytes: space for all that can parse, whatever a header claims.
     room = int((rows[:, 13] - rows[:, 12]).sum())
     total = min(total, room // 7 + 1)
     offsets, times = np.zeros(total, np.int64), np.zeros(total, np.int64)
@@ -101,7 +101,7 @@ def columns(kernel: Any, view: memoryview, rows: np.ndarray, *, views: bool = Fa
 
 
 def headers(kernel: Any, view: memoryview, rows: np.ndarray, total: int, count: int, room: int) -> Any:
-    """`decode_headers`, as Python lists."""
+    """Call `decode_headers`; return Python lists."""
     lists, names, contents = (np.zeros(n + 1, np.int32) for n in (total, count, count))
     name_data, content_data, valid = bytearray(room), bytearray(room), bytearray((count + 7) // 8)
     said = outcome(

@@ -1,4 +1,4 @@
-"""RecordBatch v2 written a second time, slowly and straight from the format's description.
+"""A second implementation of RecordBatch v2: slow, and directly from the specification.
 
 What lives here: `batch` and `record`, which write any batch, sound or not, and know nothing of the engine; a
 CRC-32C that works bit by bit; and `hex_bytes`, which reads bytes drawn with their meaning beside them. Tests
@@ -21,12 +21,12 @@ Parts = tuple[int, int, bytes | None, bytes | None, Sequence[tuple[bytes, bytes 
 
 
 def hex_bytes(drawing: str) -> bytes:
-    """The bytes of a drawing: each line is hexadecimal, then perhaps `#` and what it means."""
+    """Parse a drawing of bytes: each line has hexadecimal digits, and possibly a comment after `#`."""
     return bytes.fromhex("".join(line.partition("#")[0] for line in drawing.splitlines()))
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C, one bit at a time: slow, short, and nobody's library."""
+    """Compute CRC-32C one bit at a time: slow, short, and independent of any library."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -36,7 +36,7 @@ def crc32c(data: bytes) -> int:
 
 
 def varint(number: int, size_bytes: int = 1) -> bytes:
-    """Zig-zag, at least that many bytes long: one may pad, and a streamed record does."""
+    """Encode a zig-zag varint, padded to at least that many bytes, as in a streamed record."""
     z = number * 2 if number >= 0 else -number * 2 - 1
     out = bytearray()
     while z >= 128 or len(out) + 1 < size_bytes:
@@ -47,12 +47,12 @@ def varint(number: int, size_bytes: int = 1) -> bytes:
 
 
 def sized(data: bytes | None) -> bytes:
-    """A length, -1 for null, and what it is the length of."""
+    """Return a length (-1 for null) followed by the bytes."""
     return varint(-1) if data is None else varint(len(data)) + data
 
 
 def record(parts: Parts) -> bytes:
-    """One record."""
+    """Encode one record."""
     delta, ts, key, value, headers = parts
     body = b"\0" + varint(ts) + varint(delta) + sized(key) + sized(value) + varint(len(headers))
     body += b"".join(varint(len(name)) + name + sized(content) for name, content in headers)
@@ -61,7 +61,7 @@ def record(parts: Parts) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a batch says of itself; None is worked out from the records."""
+    """The fields of a batch's header; None is computed from the records."""
 
     base_offset: int = 0
     length: int | None = None
@@ -79,7 +79,7 @@ class Header:
 
 
 def batch(records: Iterable[Parts], header: Header = Header()) -> bytes:
-    """One batch. `last_delta` is the last record's unless the header says otherwise."""
+    """Encode one batch. `last_delta` is that of the last record unless the header has another."""
     parts = list(records)
     latest = header.base_timestamp + max((part[1] for part in parts), default=0)
     known = {"last_delta": parts[-1][0] if parts else 0, "max_timestamp": latest, "count": len(parts)}
@@ -88,7 +88,7 @@ def batch(records: Iterable[Parts], header: Header = Header()) -> bytes:
 
 
 def around(body: bytes, header: Header) -> bytes:
-    """A header, and after it whatever bytes are given for its records."""
+    """Return a header followed by any bytes as its records."""
     raw = HEADER.pack(
         header.base_offset,
         len(body) + 49 if header.length is None else header.length,
@@ -109,7 +109,7 @@ def around(body: bytes, header: Header) -> bytes:
 
 
 def with_right_crc(data: bytes | bytearray) -> bytes:
-    """The same batch with a CRC that fits, so that whoever reads it has to look further than that."""
+    """Return the same batch with a matching CRC, so that readers must check more than the CRC."""
     from crc32c import crc32c as fast
 
     return bytes(data[:17]) + struct.pack(">I", fast(bytes(data[21:]))) + bytes(data[21:])

@@ -53,7 +53,7 @@ BITS = [b"", b"{", b"}", b'"', b",", b"\\", b"\xff", b"0", b"\n", b"\x00", b":",
 
 
 def document(random: Random, depth: int = 0) -> Any:
-    """Some JSON."""
+    """Draw any JSON value."""
     kind = random.randrange(8 if depth < 3 else 6)
     if kind < 2:
         return random.choice(NUMBERS)
@@ -68,12 +68,12 @@ def document(random: Random, depth: int = 0) -> Any:
     return {random.choice(NAMES): document(random, depth + 1) for _ in range(random.randrange(5))}
 
 
-#: By name, what most likely matches the plain schema: otherwise few values would.
+#: Values by name that mostly match the plain schema: otherwise few would.
 FITTING: dict[str, Any] = {"a": 5, "b": 10**12, "c": 2.5, "d": "text", "e": True, "f": {"g": "x", "h": {"i": 7}}}
 
 
 def text(random: Random) -> bytes | None:
-    """The JSON of an object, perhaps with a few bytes changed."""
+    """Draw the JSON text of an object, possibly with a few bytes changed."""
     fields = {random.choice(NAMES): document(random) for _ in range(random.randrange(4))}
     fields |= {name: value for name, value in FITTING.items() if random.random() < 0.5}
     layout: dict[str, Any] = random.choice([{}, {"indent": 1}, {"separators": (",", ":")}])

@@ -1,4 +1,4 @@
-"""Avro, JSON Schema and DDL describe the same schema, and what is wrong with one is said."""
+"""Avro, JSON Schema and DDL describe the same schemas, and errors name the problem."""
 
 from __future__ import annotations
 

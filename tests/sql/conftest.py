@@ -1,4 +1,4 @@
-"""A small store with a topic of orders, and the plain list of what is in it."""
+"""A small store with a topic of orders, and a plain list of its records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def order(number: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="package")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a closed store with the topic of orders. Copying them takes a tenth of the time of writing them."""
+    """Return the files of a closed store with the topic of orders: copying is ten times as fast as writing them."""
     path = tmp_path_factory.mktemp("template") / "data"
     with sawlog.open(path, maintenance_interval_s=None) as made:
         filled(made)
@@ -34,7 +34,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """A new store: empty, or with the topic of orders if the test uses it."""
+    """Open a new store: empty, or with the topic of orders if the test uses it."""
     if "orders" in request.fixturenames:
         shutil.copytree(request.getfixturevalue("template"), tmp_path / "data")
     with sawlog.open(tmp_path / "data", maintenance_interval_s=None) as made:
@@ -42,7 +42,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def filled(store: Store) -> Topic:
-    """Three partitions of several segments each; the times of neighbours are not in order."""
+    """Write three partitions of several segments each, with times out of order."""
     topic = store.create_topic("orders", partitions=3, durability="os", segment_bytes=2048)
     for first in range(0, COUNT, 20):
         topic.append_many(
@@ -68,7 +68,7 @@ def shared(template: Path) -> Iterator[Store]:
 
 
 class Asked:
-    """Notes what is read of logs: columns, first offset, end."""
+    """Records the reads of logs: columns, first offset, end."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[tuple[str, ...], int, int]] = []
@@ -83,12 +83,12 @@ _read = slices.read
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What is read from now on."""
+    """Record reads from now on."""
     made = Asked()
     monkeypatch.setattr(slices, "read", made.read)
     return made
 
 
 def rows(topic: Topic) -> list[tuple[int, int, int, bytes | None, bytes | None]]:
-    """All records, by the plain scan."""
+    """Return all records by the plain scan."""
     return [(r.partition, r.offset, r.timestamp, r.key, r.value) for r in topic.scan()]

@@ -31,7 +31,7 @@ COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 class Keeper:
-    """Keeps the table of a topic. Values that are no JSON objects go to the quarantine."""
+    """Maintains the table of a topic. Values that are not JSON objects go to the quarantine."""
 
     def __init__(self, lake: Path, form: str) -> None:
         name = "sawlog.orders" if form == "iceberg" else ""
@@ -40,7 +40,7 @@ class Keeper:
 
     @property
     def ends(self) -> Mapping[int, int]:
-        """Up to where the table goes."""
+        """End offsets of the table."""
         found = self._table.snapshot()
         return {} if found is None else found.ends
 
@@ -54,7 +54,7 @@ class Keeper:
             notes.close()
 
     def round(self, topic: Topic, *, until: Mapping[int, int] | None = None, schema: pa.Schema = RECORD) -> None:
-        """Everything up to the log's end, or less, in one commit."""
+        """Commit the records up to the log's end, or fewer, in one commit."""
         with self._rounds(topic) as made:
             made.recover()
             found = self._table.snapshot()
@@ -77,7 +77,7 @@ class Keeper:
             topic.table = self.info
 
     def merge(self, topic: Topic) -> None:
-        """Small files into larger ones."""
+        """Merge small files into larger ones."""
         found = self._table.snapshot()
         if found is None:
             return
@@ -102,7 +102,7 @@ def _write(rows: pa.Table, path: Path, schema: pa.Schema) -> None:
 
 
 def main(data: str, lake: str, form: str, step: str) -> None:
-    """One round and one merge."""
+    """Run one round and one merge."""
 
     def reached(at: str) -> None:
         if at == step:

@@ -1,4 +1,4 @@
-"""A topic as a table: the same records as a scan, only those that a filter leaves, and nothing else is read."""
+"""A topic as a table has the records of a scan, and reads only those that may pass a filter."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _KEPT: list[DirectoryStore] = []
 
 
 def _ranges() -> Topic:
-    """A topic for many examples: in memory, with segments that overlap in time."""
+    """Return a topic in memory for many examples, with segments that overlap in time."""
     if not _KEPT:
         from sawlog.storage import MemoryDirectory
 

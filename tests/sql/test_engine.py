@@ -1,4 +1,4 @@
-"""SQL over topics: what it may ask, what it gets, and what it is refused."""
+"""SQL over topics: supported queries, their results, and rejected statements."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from .conftest import COUNT, SCHEMA, T
 
 
 class Materialised:
-    """A topic with a table, which the store has under its name."""
+    """A topic with a table that is registered in the store."""
 
     def __init__(self, store: Store, topic: Topic, history: History) -> None:
         self._store, self._topic, self._past = store, topic, history
@@ -53,7 +53,7 @@ ENDS = {0: 50, 1: 120, 2: 0}
 
 @pytest.fixture(params=["as the log has it", "other widths", "without values"])
 def case(request: pytest.FixtureRequest, store: Store, orders: Topic, tmp_path: Path) -> Case:
-    """Files of the table; what is in them is then dropped from the log, except for a few records."""
+    """Write the files of a table, then drop their records from the log, except for a few."""
     everything = orders.arrow()
     held = everything.filter(
         ((pc.field("partition") == 0) & (pc.field("offset") < 50))

@@ -30,7 +30,7 @@ def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> Keeper:
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Keeper:
-    """One format, for what does not depend on it."""
+    """A single format, for tests that do not depend on it."""
     return Keeper(tmp_path / "lake", "parquet")
 
 
@@ -43,7 +43,7 @@ def bad(topic: Topic, number: int) -> None:
 
 
 def half_way(store: Store, topic: Topic, keeper: Keeper) -> list[Any]:
-    """Half of the records are in the table, some of them in the quarantine; the log is shorter. All records."""
+    """Move half of the records to the table, some to the quarantine, and trim the log. Return all records."""
     bad(topic, 1)
     keeper.round(topic, until={0: 60, 1: 100})
     everything = rows(topic)
@@ -136,7 +136,7 @@ def _offset() -> Any:
 
 
 def test_rows_from_the_recorded_ends_on_do_not_count(store: Store, orders: Topic, plain: Keeper) -> None:
-    """Also those of a quarantine whose table is about to be committed."""
+    """The same holds for a quarantine that is ahead of its table."""
     bad(orders, 1)
     everything = Counter(row[:2] for row in rows(orders))
     plain.round(orders, until={0: 60, 1: 100})
@@ -146,7 +146,7 @@ def test_rows_from_the_recorded_ends_on_do_not_count(store: Store, orders: Topic
     late = path.read_bytes()
     ahead = Keeper(path.parents[2], "parquet")
     assert places(store.sql("select * from orders")) == everything
-    # The table as it was before, with the files and the quarantine of the round after it.
+    # The previous version of the table, with the files and the quarantine of the next round.
     document = json.loads(late)
     assert before.ends != ahead.ends
     document["marks"] = {str(number): list(mark) for number, mark in before.marks.items()}
@@ -178,7 +178,7 @@ def test_what_is_neither_in_the_table_nor_in_the_log_is_an_error(store: Store, o
     orders.trim({0: 70})
     with pytest.raises(DataLoss, match="records 60 to 69 of partition 0 of 'orders' are neither"):
         store.sql("select key from orders")
-    assert orders.arrow({0: 70}).num_rows  # what is left can be asked for
+    assert orders.arrow({0: 70}).num_rows  # the remaining columns can be queried
     assert orders.arrow(end={0: 60}).num_rows
 
 
@@ -188,7 +188,7 @@ def test_a_table_that_is_refused_is_not_read(store: Store, orders: Topic, tmp_pa
     edit_metadata(Path(keeper.info.location), {"delta.columnMapping.mode": "name"})
     with pytest.raises(InvalidConfig, match="its columns are mapped to other names"):
         store.sql("select key from orders")
-    orders.table = None  # without a table it is the log
+    orders.table = None  # without a table the query reads the log
     assert store.sql("select key from orders").num_rows == COUNT
 
 

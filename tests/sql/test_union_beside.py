@@ -1,4 +1,4 @@
-"""The union while everything else happens: rounds, merges, kills, writers, retention, compaction. Without Spark, whose
+"""The union of table and log during rounds, merges, kills, appends, retention and compaction. Without Spark, whose
 job has the same rounds; with it: tests/pipelines/test_table_beside.py.
 
 Each promise is checked against the writer's own count: every offset once, up to at least what was written before the
@@ -37,7 +37,7 @@ slow = pytest.mark.slow
 
 @contextmanager
 def running(*works: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Work in threads until this is left; their errors are raised here."""
+    """Run functions in threads until the block ends; raise their errors."""
     ended = threading.Event()
     errors: list[BaseException] = []
 
@@ -60,14 +60,14 @@ def running(*works: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 class Traffic:
-    """Appends to `orders`, keeps the log short, and knows what it has written."""
+    """Appends to `orders`, trims the log, and records the appended values."""
 
     def __init__(self, data: Path, *, compacted: bool) -> None:
         self._data, self._compacted = data, compacted
         self.written = {0: 0, 1: 0}
-        #: The last value of every key.
+        #: Last value of every key.
         self.last: dict[bytes, bytes] = {}
-        #: Up to where the table was a while ago, and before that.
+        #: Ends of the two previous versions of the table.
         self.table = [{0: 0, 1: 0}]
         settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01} if compacted else {}
         with sawlog.open(data, maintenance_interval_s=None) as store:
@@ -102,7 +102,7 @@ def keeping(traffic: Traffic, keeper: Keeper, data: Path) -> Callable[[threading
 
 
 def read(store: Store, query: str) -> pa.Table:
-    """The union. Retention may be faster than a query: then it fails; it never returns less."""
+    """Query the union. If retention is faster than the query, it fails; it never returns fewer records."""
     for _ in range(20):
         try:
             return store.sql(query)
@@ -143,7 +143,7 @@ def test_the_union_of_a_compacted_topic_has_the_last_value_of_every_key(tmp_path
             assert set(Counter((row["partition"], row["offset"]) for row in rows).values()) <= {1}
             last = {row["key"]: row["value"] for row in sorted(rows, key=lambda row: row["offset"])}
             after = dict(traffic.last)
-            # A record that got a successor since the query began may be gone, as for every reader of the log.
+            # A record that was replaced since the query began may be missing, as for every reader of the log.
             assert [key for key, value in before.items() if after[key] == value and last.get(key) != value] == []
 
 
@@ -163,7 +163,7 @@ def test_a_job_killed_at_each_step_neither_loses_nor_doubles(tmp_path: Path, for
             killed = subprocess.run([*command, step], cwd=ROOT, env=_environment(), check=False, timeout=PATIENCE_S)
             assert killed.returncode == -signal.SIGKILL
             expected = Counter((number, at) for number, each in topic.offsets().items() for at in range(each.next))
-            # The union is right before anybody has repaired the table.
+            # The union is right before the table is repaired.
             found = store.sql("select partition, offset from orders").to_pylist()
             assert Counter((row["partition"], row["offset"]) for row in found) == expected
         keeper = Keeper(lake, form)

@@ -32,13 +32,13 @@ class Lake:
 
     @property
     def table(self) -> Table:
-        """Opened anew each time."""
+        """The table, opened again on each access."""
         return tables.open_table(self.info)
 
     def write(
         self, rows: Iterable[tuple[int, int]], schema: pa.Schema = RECORD, *, by: Sequence[str] = (), **more: Any
     ) -> DataFile:
-        """A file with these partitions and offsets; `more` are values of other columns."""
+        """Write a file with these partitions and offsets; `more` are values of other columns."""
         self.count += 1
         root = Path(self.info.location) / "data" / str(self.count)
         made = [_row(partition, offset) | more for partition, offset in rows]
@@ -55,7 +55,7 @@ class Lake:
         self.table.commit(identity, TableCommit(schema, marks, files, **more))
 
     def read(self) -> list[dict[str, Any]]:
-        """What the format's own package reads; for Parquet files, what their manifest names."""
+        """Read with the format's own package, or the Parquet files in the manifest."""
         if self.info.format == "delta":
             from deltalake import DeltaTable
 
@@ -91,5 +91,5 @@ def places(rows: Iterable[dict[str, Any]]) -> Counter[tuple[int, int]]:
 
 @pytest.fixture(params=FORMATS)
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    """Where a table is, or will be, in each of the formats."""
+    """Location of a table, existing or not, in each of the formats."""
     return Lake(tmp_path / "lake", request.param)

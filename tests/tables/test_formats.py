@@ -1,4 +1,4 @@
-"""What every format promises: files and marks in one commit, by reference; columns that grow; files that are merged."""
+"""Guarantees of every format: files and marks in one commit, by reference; columns that grow; files that are merged."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_merge_replaces_files_and_leaves_marks_and_rows_alone(lake: Lake) -> N
     after = tables.snapshot(lake.info)
     assert (after.files, after.ends) == ([made.path], {0: 4})
     assert places(lake.read()) == dict.fromkeys(offsets(0, 0, 4), 1)
-    assert all(Path(path).exists() for path in before.files)  # for those who read the older version
+    assert all(Path(path).exists() for path in before.files)  # for readers of the older version
 
 
 def test_old_files_are_removed_when_nobody_should_need_them(lake: Lake) -> None:
@@ -163,7 +163,7 @@ def test_a_delta_table_with_mapped_columns_is_refused(tmp_path: Path) -> None:
 
 
 def edit_metadata(table: Path, configuration: dict[str, str]) -> None:
-    """What another program would do: a commit that changes the table's metadata."""
+    """Commit a change of the table's metadata, as another program would."""
     import json
 
     log = table / "_delta_log"
@@ -183,7 +183,7 @@ def test_an_iceberg_table_with_a_renamed_column_is_refused(tmp_path: Path) -> No
 
 
 def test_an_iceberg_table_with_delete_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pyiceberg writes none itself; this is how it shows those of others."""
+    """pyiceberg does not write delete files; this is how it reports those of other programs."""
     from pyiceberg.table import FileScanTask
 
     lake = Lake(tmp_path, "iceberg")

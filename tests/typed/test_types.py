@@ -1,4 +1,4 @@
-"""mypy sees through a view what is in the records: right code passes, and every planted mistake is found."""
+"""mypy knows the types of typed records: correct code passes, and every planted mistake is found."""
 
 from __future__ import annotations
 

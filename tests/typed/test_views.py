@@ -77,7 +77,7 @@ def test_a_record_that_does_not_parse_is_an_error_that_carries_it(store: Store) 
         next(scan)
     assert (caught.value.part, caught.value.record.value) == ("value", b"{broken")
     assert (caught.value.record.topic, caught.value.record.partition, caught.value.record.offset) == ("orders", 0, 1)
-    assert next(scan).value == SECOND  # the scan goes on
+    assert next(scan).value == SECOND  # the scan continues
     assert next(scan, None) is None
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.record) == (str(caught.value), caught.value.record)
@@ -199,7 +199,7 @@ def test_nothing_is_appended_if_one_value_is_of_another_type(store: Store) -> No
 
 
 class Roman:
-    """A serializer of one's own: two methods."""
+    """A user-defined serializer: two methods."""
 
     def encode(self, value: int) -> bytes:
         return b"I" * value
