@@ -15,9 +15,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from .formats import DataFile, Span, span_of
-
-_SPANS = {"partition": "partitions", "offset": "offsets", "timestamp": "times_us"}
+from .formats import SPANS, DataFile, Span, span_of
 
 
 def data_files(root: Path, pattern: str = "*.parquet") -> list[Path]:
@@ -37,7 +35,7 @@ def described(path: Path, root: Path, by: Iterable[str] = ()) -> DataFile:
     names = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
     spans = {
         said: span_of(_span(footer.row_group(group).column(names[name])) for group in range(footer.num_row_groups))
-        for name, said in _SPANS.items()
+        for name, said in SPANS.items()
         if name in names
     }
     levels = dict(part.split("=", 1) for part in path.relative_to(root).parts[:-1] if "=" in part)

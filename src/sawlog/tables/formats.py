@@ -36,6 +36,10 @@ class Span(NamedTuple):
     last: int
 
 
+#: Fields of `DataFile` with the range of a column, by column.
+SPANS = {"partition": "partitions", "offset": "offsets", "timestamp": "times_us"}
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A Parquet file of a table. Unknown values are None."""
@@ -108,8 +112,7 @@ def file_to_json(file: DataFile, root: str) -> dict[str, Any]:
 
 def file_from_json(found: Mapping[str, Any], root: str) -> DataFile:
     """Convert from JSON, with a path relative to `root`."""
-    spans = ("partitions", "offsets", "times_us")
-    known = {name: None if found[name] is None else Span(*found[name]) for name in spans}
+    known = {name: None if found[name] is None else Span(*found[name]) for name in SPANS.values()}
     return DataFile(**{**found, **known, "path": str(PurePath(root) / found["path"])})
 
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from .columns import evolved, plain
 from .formats import (
+    SPANS,
     DataFile,
     Mark,
     Span,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 NAMESPACE = "sawlog"
 CATALOG = "catalog.db"
 _TOPIC, _TOPIC_ID, _MARKS, _BY = "sawlog.topic", "sawlog.topic-id", "sawlog.marks", "sawlog.by"
-_SPANS = {"partition": "partitions", "offset": "offsets", "timestamp": "times_us"}
 
 
 class IcebergTable:
@@ -126,7 +126,7 @@ class IcebergTable:
                 raise unreadable_table_error(self.location, "rows of its files are deleted by delete files")
             file = task.file
             spans: dict[str, Span | None] = {}
-            for name, said in _SPANS.items():
+            for name, said in SPANS.items():
                 field = fields.get(name)
                 first = None if field is None else file.lower_bounds.get(field.field_id)
                 last = None if field is None else file.upper_bounds.get(field.field_id)

@@ -34,13 +34,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from errno import EIO
 from fnmatch import fnmatchcase
-from typing import Literal, TypeVar
+from functools import partial
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from ..errors import StorageError, SyncFailed
-from ..storage import Directory, Lock, Storage
-from ..storage.interface import Buffer, Published
+from ..storage import Directory, Storage
+from ..storage.interface import Buffer
 from ..storage.system import storage_error
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Calls that change something, so that "all" differs from "nothing".
@@ -114,6 +116,20 @@ class Fault:
         made = storage_error(cause, call.operation, path)
         made.__cause__ = cause
         return made
+
+
+def _forwarded(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Return a method that makes the same call of `inner`, or fails. It records the name of the storage, or, for a
+    directory, the first argument."""
+    operation = method.__name__
+
+    def forward(self: Any, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+        top: FaultyDirectory = self.directory if isinstance(self, FaultyFile) else self
+        name = self.name if isinstance(self, FaultyFile) else str(arguments[0]) if arguments else ""
+        call: Callable[[], T] = partial(getattr(self.inner, operation), *arguments, **keywords)
+        return top.perform(operation, name, call)
+
+    return forward
 
 
 class FaultyDirectory:
@@ -199,11 +215,21 @@ class FaultyDirectory:
 
     # --- the directory's calls
 
-    def names(self) -> list[str]:
-        return self.perform("names", "", self.inner.names)
-
-    def children(self) -> list[str]:
-        return self.perform("children", "", self.inner.children)
+    names = _forwarded(Directory.names)
+    children = _forwarded(Directory.children)
+    remove_child = _forwarded(Directory.remove_child)
+    exists = _forwarded(Directory.exists)
+    size = _forwarded(Directory.size)
+    identity = _forwarded(Directory.identity)
+    read = _forwarded(Directory.read)
+    replace = _forwarded(Directory.replace)
+    #: Creating published numbers can fail; storing and loading them cannot.
+    published = _forwarded(Directory.published)
+    #: Recorded under the old name.
+    rename = _forwarded(Directory.rename)
+    remove = _forwarded(Directory.remove)
+    lock = _forwarded(Directory.lock)
+    dispose = _forwarded(Directory.dispose)
 
     def child(self, name: str, *, create: bool = False) -> Directory:
         """Return a child directory, whose calls are counted and failed here."""
@@ -211,9 +237,6 @@ class FaultyDirectory:
         made = FaultyDirectory(self.perform(operation, name, lambda: self.inner.child(name, create=create)))
         made.prefix, made.top = f"{self.prefix}{name}/", self.top
         return made
-
-    def remove_child(self, name: str) -> None:
-        self.perform("remove_child", name, lambda: self.inner.remove_child(name))
 
     def move(self, name: str, target: Directory, new: str) -> None:
         inner = target.inner if isinstance(target, FaultyDirectory) else target
@@ -226,15 +249,6 @@ class FaultyDirectory:
     def stamp(self) -> object:
         """Return None, so that every check is a real call that can fail."""
         return None
-
-    def exists(self, name: str) -> bool:
-        return self.perform("exists", name, lambda: self.inner.exists(name))
-
-    def size(self, name: str) -> int:
-        return self.perform("size", name, lambda: self.inner.size(name))
-
-    def identity(self, name: str) -> object:
-        return self.perform("identity", name, lambda: self.inner.identity(name))
 
     def create(self, name: str) -> Storage:
         """Create a storage. One that fails after taking effect exists and is closed."""
@@ -256,31 +270,8 @@ class FaultyDirectory:
     def open_sealed(self, name: str) -> Storage:
         return FaultyFile(self, self.perform("open_sealed", name, lambda: self.inner.open_sealed(name)))
 
-    def read(self, name: str) -> bytes:
-        return self.perform("read", name, lambda: self.inner.read(name))
-
-    def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
-        self.perform("replace", name, lambda: self.inner.replace(name, data, durable=durable))
-
-    def published(self, name: str, *, create: bool = False) -> Published | None:
-        """Return two numbers shared with other processes. Creating them can fail; storing and loading cannot."""
-        return self.perform("published", name, lambda: self.inner.published(name, create=create))
-
-    def rename(self, old: str, new: str) -> None:
-        """Rename a file; the call is recorded under the old name."""
-        self.perform("rename", old, lambda: self.inner.rename(old, new))
-
-    def remove(self, name: str) -> None:
-        self.perform("remove", name, lambda: self.inner.remove(name))
-
     def sync(self) -> None:
         self.perform("sync", "", self.inner.sync, getattr(self.inner, "sync_failed", None))
-
-    def lock(self, name: str, *, alone: bool = True) -> Lock:
-        return self.perform("lock", name, lambda: self.inner.lock(name, alone=alone))
-
-    def dispose(self) -> None:
-        self.perform("dispose", "", self.inner.dispose)
 
     def close(self) -> None:
         """Give up the handle; cannot fail."""
@@ -294,36 +285,27 @@ class FaultyFile:
         self.name = inner.name
         self.views_are_free = bool(getattr(inner, "views_are_free", False))
         self.inner = inner
-        self._directory = directory
+        self.directory = directory
 
     @property
     def size(self) -> int:
         return self.inner.size
 
     def append(self, data: Buffer) -> int:
-        return self._directory.perform_append(self.inner, data)
+        return self.directory.perform_append(self.inner, data)
 
-    def write_at(self, position: int, data: Buffer) -> None:
-        self._directory.perform("write_at", self.name, lambda: self.inner.write_at(position, data))
-
-    def read(self, position: int, size: int) -> bytes:
-        return self._directory.perform("read", self.name, lambda: self.inner.read(position, size))
-
-    def view(self, position: int, size: int) -> memoryview:
-        return self._directory.perform("view", self.name, lambda: self.inner.view(position, size))
-
-    def truncate(self, size: int) -> None:
-        self._directory.perform("truncate", self.name, lambda: self.inner.truncate(size))
+    write_at = _forwarded(Storage.write_at)
+    read = _forwarded(Storage.read)
+    view = _forwarded(Storage.view)
+    truncate = _forwarded(Storage.truncate)
+    claim = _forwarded(Storage.claim)
 
     def sync(self) -> None:
-        self._directory.perform("sync", self.name, self.inner.sync, getattr(self.inner, "sync_failed", None))
+        self.directory.perform("sync", self.name, self.inner.sync, getattr(self.inner, "sync_failed", None))
 
     def reserve(self, size_bytes: int) -> None:
         """A hint; cannot fail."""
         self.inner.reserve(size_bytes)
-
-    def claim(self, size_bytes: int) -> None:
-        self._directory.perform("claim", self.name, lambda: self.inner.claim(size_bytes))
 
     def release(self) -> None:
         """A hint; cannot fail."""
@@ -339,4 +321,4 @@ class FaultyFile:
 
     def remove(self) -> None:
         self.inner.close()
-        self._directory.remove(self.name)
+        self.directory.remove(self.name)

@@ -244,12 +244,15 @@ def model_of(kind: type | None) -> Model:
     if not isinstance(kind, type):
         raise InvalidConfig(f"JSON expects a class, such as a dataclass, not {kind!r}")
     if hasattr(kind, "__struct_config__"):
-        return _of_msgspec(kind)
+        import msgspec
+
+        return _checked(kind, msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode)
     if hasattr(kind, "__pydantic_validator__"):
-        return _of_pydantic(kind)
-    if dataclasses.is_dataclass(kind):
-        return _of_dataclass(kind)
-    if kind in (dict, list, str, int, float, bool):
+        import pydantic
+
+        adapter: Any = pydantic.TypeAdapter(kind)
+        return _checked(kind, adapter.dump_json, adapter.validate_json)
+    if dataclasses.is_dataclass(kind) or kind in (dict, list, str, int, float, bool):
         parser = parser_of(kind)
         return _checked(kind, lambda value: _encode(value).encode(), lambda data: parser(parse_json(data), ""))
     raise InvalidConfig(
@@ -265,21 +268,3 @@ def _checked(kind: type, encode: Callable[[Any], bytes], decode: Callable[[bytes
         return encode(value)
 
     return Model(kind.__name__, checked, decode)
-
-
-def _of_dataclass(kind: type) -> Model:
-    parser = parser_of(kind)
-    return _checked(kind, lambda value: _encode(value).encode(), lambda data: parser(parse_json(data), ""))
-
-
-def _of_msgspec(kind: type) -> Model:
-    import msgspec
-
-    return _checked(kind, msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode)
-
-
-def _of_pydantic(kind: type) -> Model:
-    import pydantic
-
-    adapter: Any = pydantic.TypeAdapter(kind)
-    return _checked(kind, adapter.dump_json, adapter.validate_json)
