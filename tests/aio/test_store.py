@@ -266,7 +266,7 @@ def test_appends_in_the_loop_start_no_thread_for_each_call(path: Path, monkeypat
         async with sawlog.open_async(path) as store:
             topic = await store.create_topic("orders", durability="os")
             await topic.append(b"takes the lock, in a thread")
-            topic.partition(0).sync.watch(lambda: None)  # starts the background's timer
+            topic.partition(0).sync._watch(lambda: None)  # starts the background's timer
             loop = asyncio.get_running_loop()
             with monkeypatch.context() as patched:
                 patched.setattr(type(loop), "run_in_executor", None)
@@ -289,8 +289,8 @@ def test_what_another_process_holds_is_handed_over_to_it(path: Path) -> None:
                 assert await topic.append(b"one", partition=0) == (0, 1)
                 assert await topic.append_many([b"two", b"three"], partition=0) == {0: range(2, 4)}
                 assert await topic.append(b"mine", partition=1) == (1, 0)
-                assert kept.partition(0).locked
-                assert not topic.partition(0).sync.locked
+                assert kept.partition(0)._locked
+                assert not topic.partition(0).sync._locked
                 assert await values(topic) == [b"held", b"one", b"two", b"three", b"mine"]
 
     asyncio.run(main())

@@ -87,7 +87,7 @@ def block(shift: Shift) -> None:
     inside = shift.random.random() < 0.5
 
     def act() -> None:
-        with log.appending():
+        with log._appending():
             log.append(first)
             log.append_many(others)
             if inside:
@@ -102,7 +102,7 @@ def block_given_up(shift: Shift) -> None:
     values = shift.run.values(5, 250)
 
     def act() -> None:
-        with log.appending():
+        with log._appending():
             for value in values:
                 log.append(value)
             log.sync()
@@ -118,7 +118,7 @@ def block_truncated(shift: Shift) -> None:
     before = log.leader_epoch
 
     def act() -> None:
-        with log.appending():
+        with log._appending():
             log.append_many(kept)
             offset = log.next_offset
             for value in cut:
@@ -175,7 +175,7 @@ def compact(shift: Shift) -> None:
 def merge(shift: Shift) -> None:
     for log in map(shift.log, range(PARTITIONS)):
         log.seal()
-        log.merge_segments()
+        log._merge_segments()
 
 
 def sync(shift: Shift) -> None:
@@ -185,9 +185,9 @@ def sync(shift: Shift) -> None:
 def reopen(shift: Shift) -> None:
     """In order: nothing is lost, so no epoch begins."""
     shift.hold_all()
-    before = [shift.log(number).leader_epochs for number in range(PARTITIONS)]
+    before = [shift.log(number)._leader_epochs for number in range(PARTITIONS)]
     shift.reopen()
-    after = [shift.log(number).leader_epochs for number in range(PARTITIONS)]
+    after = [shift.log(number)._leader_epochs for number in range(PARTITIONS)]
     assert before == after, f"closed cleanly in the epochs {before}, and opened in {after}"
 
 

@@ -403,7 +403,7 @@ _SHOWING = (
     _mutant(
         "publish half an intent",
         "each part of a transaction becomes visible when it is placed, while all of it may still be rolled back",
-        ("Intents._place_all", "appends.enter_context(log.appending())", "pass"),
+        ("Intents._place_all", "appends.enter_context(log._appending())", "pass"),
         by="readers",
     ),
     _mutant(

@@ -163,7 +163,7 @@ def _stream(log: Log, row: Row) -> None:
 
 
 def _block(log: Log, rows: list[Row]) -> None:
-    with log.appending():
+    with log._appending():
         for row in rows:
             log.append(*given(row))
     log.sync()
@@ -247,7 +247,7 @@ def maintenance_within_append(run: LogWorkload, log: Log, promise: LogPromise) -
             return False
         with suppress(SawlogError):  # it would be another thread's, which is told; the append is not
             if merges:
-                log.merge_segments()
+                log._merge_segments()
             else:
                 log.compact()
         return None
@@ -268,7 +268,7 @@ def hand_back(run: LogWorkload, log: Log, promise: LogPromise) -> Log:
     else:
         log._release()
     promise.durable = promise.end
-    assert not log.locked
+    assert not log._locked
     if run.random.random() < 0.5:
         other = Log.open(directory, run.config)
         run.act("append", other, promise)

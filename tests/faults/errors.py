@@ -324,7 +324,7 @@ def append_and_sync(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 def scrub(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """Unreadable batches are listed, not raised."""
-    log.scrub()
+    log._scrub()
     promise.note(log)
 
 

@@ -31,7 +31,7 @@ def view_of(who: str, log: Log) -> View:
     for cursor in log._cursors():
         for record in cursor:
             rows[record.offset] = (record.value or b"", int(cursor.leader_epoch))
-    return View(who, log.lowest_offset, log.visible_offset, rows, log.leader_epochs)
+    return View(who, log.lowest_offset, log.visible_offset, rows, log._leader_epochs)
 
 
 class Eyes:

@@ -88,7 +88,7 @@ def _fill(log: Log) -> None:
     log.append(b"kept", timestamp=_THIRD)
     log.append_many([(b"p1", b"p", (), _THIRD + 1), (b"p2", b"p", (), _THIRD + 2)], producer=Producer(7, 0, 1))
     log.append(b"", timestamp=_THIRD + 3)
-    log.scrub()
+    log._scrub()
     log.sync()
     log.trim(_LOWEST)  # which writes the watermark, too
     log.append(b"above", key=b"k", timestamp=_THIRD + 10)
@@ -373,7 +373,7 @@ def _interrupted(rewrite: Callable[[Log], object]) -> list[dict[str, bytes]]:
 
 def _swaps() -> list[Fixture]:
     made: list[Fixture] = []
-    for name, rewrite in (("compaction", lambda log: log.compact()), ("merge", lambda log: log.merge_segments())):
+    for name, rewrite in (("compaction", lambda log: log.compact()), ("merge", lambda log: log._merge_segments())):
         steps = _interrupted(rewrite)
         for when, files in (("swap", steps[0]), ("swap, begun", steps[-1])):
             swap = next(each for each in files if each.endswith(".swap"))

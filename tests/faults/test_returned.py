@@ -44,7 +44,7 @@ def test_maintenance_leaves_no_partition_open(tmp_path: Path) -> None:
         assert not topic._partitions.logs, "maintenance has opened partitions that stay open"
 
 
-@pytest.mark.parametrize("work", ["merge_segments", "compact"])
+@pytest.mark.parametrize("work", ["_merge_segments", "compact"])
 def test_no_more_segments_are_open_at_once_than_may_be(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewrite, "MAX_SEGMENTS", 4)
     runs: list[int] = []
@@ -61,7 +61,7 @@ def test_no_more_segments_are_open_at_once_than_may_be(work: str, monkeypatch: p
             log.seal()
         getattr(log, work)()
         found = [record.value for record in log]
-        assert found == [b"%d" % number for number in (range(20) if work == "merge_segments" else (17, 18, 19))]
+        assert found == [b"%d" % number for number in (range(20) if work == "_merge_segments" else (17, 18, 19))]
     assert runs
     assert max(runs) <= 4, f"{max(runs)} segments at once"
 
@@ -336,7 +336,7 @@ def test_what_a_merge_has_replaced_survives_a_death_before_its_name_was_durable(
         log.seal()
     died: list[FaultyStorage] = []
     disk.watch = lambda step: died.append(disk.process_dies())
-    log.merge_segments()
+    log._merge_segments()
     disk.watch = None
     cut: list[FaultyStorage] = []
     for dead in died:
@@ -463,10 +463,10 @@ def test_maintenance_ends_an_append_whose_end_was_interrupted(monkeypatch: pytes
             with kept:
                 log.append(b"not kept")
 
-        kept = log.appending()
+        kept = log._appending()
         with pytest.raises(KeyboardInterrupt):
             work()
-        assert log.scrub().ok
+        assert log._scrub().ok
         assert [record.value for record in log] == [b"before"]
 
 

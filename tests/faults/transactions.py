@@ -140,9 +140,9 @@ class TransactionWorkload(Workload):
 
     def merge(self, log: Log, promise: Promise) -> None:
         if self.random.random() < 0.5:
-            log.merge_segments()
+            log._merge_segments()
         else:
-            log.recompress("gzip")
+            log._recompress("gzip")
 
     def truncate(self, log: Log, promise: Promise) -> None:
         offset = max(log.lowest_offset, log.next_offset - self.random.choice((1, 2, 6)))

@@ -564,7 +564,7 @@ class Watched(Work):
         for number in itertools.count():
             made = [content.make(f"{round_}.{number}.{at}", 40 * (number % 5)) for at in range(number % 4 + 1)]
             if number % 5 == 4:
-                with log.appending():
+                with log._appending():
                     for value in made:
                         log.append(value)
                     log.sync()

@@ -259,7 +259,7 @@ class LogWorkload(Workload):
             changed = _changed(before, twin.content())
             if opened == 2 and changed:
                 assert set(changed) <= {CHECKPOINT, LEADER_EPOCHS}, f"opening it twice has changed {changed}"
-                assert with_log.leader_epochs[-1] == (with_log.leader_epoch, with_log.next_offset)
+                assert with_log._leader_epochs[-1] == (with_log.leader_epoch, with_log.next_offset)
                 disk = twin
                 continue
             assert not changed, f"opening it {opened} times has changed {changed}"
@@ -497,17 +497,17 @@ def forget(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 
 def merge(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    log.merge_segments()
+    log._merge_segments()
     promise.note(log)
 
 
 def recompress(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    log.recompress()
+    log._recompress()
     promise.note(log)
 
 
 def scrub(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    assert log.scrub().ok
+    assert log._scrub().ok
     promise.note(log)
 
 

@@ -88,7 +88,7 @@ class Mirror:
         raise NotImplementedError
 
     def status(self) -> ReplicaStatus:
-        return ReplicaStatus(self.log.lowest_offset, self.log.last_stable_offset, self.log.leader_epochs)
+        return ReplicaStatus(self.log.lowest_offset, self.log.last_stable_offset, self.log._leader_epochs)
 
     def part(self, end: int) -> RemoteSegments:
         rows = rows_of(memoryview(self.raw))
@@ -98,5 +98,5 @@ class Mirror:
             for row in rows.tolist()
             if row[LAST] < end
         ]
-        epochs = tuple(each for each in self.log.leader_epochs if each[1] < end)
+        epochs = tuple(each for each in self.log._leader_epochs if each[1] < end)
         return RemoteSegments(lowest, (), ()).grown(runs, Epochs(epochs))

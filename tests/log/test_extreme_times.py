@@ -34,7 +34,7 @@ CALLS: dict[str, Callable[[Log], Any]] = {
     "read": lambda log: log.read(1),
     "scan_arrow": lambda log: [batch.num_rows for batch in log.scan_arrow()],
     "offset_at": lambda log: [log.offset_at(at) for at in (0, 8, 2**62, HIGH)],
-    "newest": lambda log: log.newest(),
+    "newest": lambda log: log._newest(),
     "verify": lambda log: log.verify(),
     "truncate": lambda log: [log.truncate(to) for to in range(log.next_offset - 1, log.lowest_offset, -1)],
     "trim": lambda log: log.trim(1),
@@ -68,7 +68,7 @@ def test_a_truncated_batch_has_the_largest_timestamp_of_its_records() -> None:
         log.append_batches(hostile(7, LOW))
         log.truncate(2)
         assert [record.timestamp for record in log] == [7, 7 + LOW]
-        assert log.newest() == (0, 7)
+        assert log._newest() == (0, 7)
 
 
 @pytest.mark.parametrize("time", ["0001-01-01", "9999-12-31T23:59:59", "0001-01-01T00:00:00Z"])

@@ -47,7 +47,7 @@ def test_nothing_is_locked_or_written_before_the_first_write(place: Place) -> No
     assert (log.lowest_offset, log.next_offset, log.size_bytes > 0) == (0, 3, True)
     assert log.verify()
     assert list(log.follow(timeout=0))[-1].offset == 2
-    assert not log.locked
+    assert not log._locked
     assert not log.writable
     place.open().close()  # anybody else may write
     log.close()
@@ -58,13 +58,13 @@ def test_the_first_write_takes_the_lock_and_keeps_it(place: Place) -> None:
     made(place)
     log = lazily(place)
     assert log.append(b"four") == 3
-    assert log.locked
+    assert log._locked
     assert log.writable
     with pytest.raises(DirectoryLocked):
         place.open()
     assert values(log)[-1] == b"four"
     log.close()
-    assert not log.locked
+    assert not log._locked
     assert values(place.open())[-1] == b"four"
 
 
@@ -78,9 +78,9 @@ WRITES: dict[str, Callable[[Log], object]] = {
     "seal": lambda log: log.seal(),
     "sync": lambda log: log.sync(),
     "compact": lambda log: log.compact(),
-    "merge_segments": lambda log: log.merge_segments(),
-    "recompress": lambda log: log.recompress(),
-    "scrub": lambda log: log.scrub(),
+    "merge_segments": lambda log: log._merge_segments(),
+    "recompress": lambda log: log._recompress(),
+    "scrub": lambda log: log._scrub(),
     "maintain": lambda log: log.maintain(),
     "apply_retention": lambda log: log.apply_retention(),
     "remove_expired": lambda log: log.remove_expired(10**12),
@@ -92,7 +92,7 @@ def test_every_kind_of_write_takes_the_lock(place: Place, write: str) -> None:
     made(place)
     log = lazily(place)
     WRITES[write](log)
-    assert log.locked
+    assert log._locked
 
 
 def test_a_write_beside_another_writer_is_refused_and_reading_goes_on(place: Place) -> None:
@@ -101,7 +101,7 @@ def test_a_write_beside_another_writer_is_refused_and_reading_goes_on(place: Pla
     writer = place.open()
     with pytest.raises(DirectoryLocked):
         log.append(b"mine")
-    assert not log.locked
+    assert not log._locked
     writer.append(b"theirs")
     assert values(log)[-1] == b"theirs"
     writer.close()
@@ -227,7 +227,7 @@ def test_on_lock_is_told_before_the_first_write_and_may_write_itself(place: Plac
     seen: list[tuple[bool, int]] = []
 
     def told(log: Log) -> None:
-        seen.append((log.locked, log.next_offset))
+        seen.append((log._locked, log.next_offset))
         assert log.append(b"first") == 3
 
     log = lazily(place, told)
@@ -249,7 +249,7 @@ def test_an_error_of_on_lock_gives_the_lock_back(place: Place) -> None:
     log = lazily(place, told)
     with pytest.raises(RuntimeError, match="not now"):
         log.append(b"x")
-    assert not log.locked
+    assert not log._locked
     assert len(values(log)) == 3
     place.open().close()
     assert log.append(b"x") == 3
@@ -279,13 +279,13 @@ def test_a_released_log_reads_on_and_may_lock_again(place: Place) -> None:
     log = lazily(place)
     log.append(b"mine")
     log._release()
-    assert not log.locked
+    assert not log._locked
     with place.open() as other:
         assert other.recovery.clean
         assert other.append(b"theirs") == 4
     assert values(log)[-2:] == [b"mine", b"theirs"]
     assert log.append(b"mine again") == 5
-    assert log.locked
+    assert log._locked
 
 
 def test_releasing_what_is_not_locked_does_nothing(place: Place) -> None:
@@ -388,7 +388,7 @@ def test_nobody_else_appends_while_the_log_is_held(place: Place) -> None:
     log = lazily(place)
     with ThreadPoolExecutor(1) as pool:
         with log._hold():
-            assert log.locked
+            assert log._locked
             waiting = pool.submit(log.append, b"other")
             assert log.append(b"mine") == 3
             assert log.append(b"mine too") == 4
@@ -581,7 +581,7 @@ def test_the_lock_of_one_process_is_seen_by_another(file_place: FilePlace) -> No
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub", "maintain"])
+@pytest.mark.parametrize("work", ["compact", "_merge_segments", "_recompress", "_scrub", "maintain"])
 def test_maintenance_is_refused_while_the_log_is_held(place: Place, work: str) -> None:
     """It would wait for others' maintenance, which waits for the holder."""
     log = place.open(LogConfig())

@@ -33,7 +33,7 @@ def settled(log: Log, offset: int) -> Future[None]:
         else:
             made.set_exception(error)
 
-    log.when_settled(offset, call)
+    log._when_settled(offset, call)
     return made
 
 
@@ -119,7 +119,7 @@ def test_those_who_watch_are_called(tmp_path: Path) -> None:
     with Log.open(tmp_path) as log:
         ends: list[int] = []
         segments = log._segment_set
-        stop = log.watch(lambda: ends.append(segments.visible_offset))
+        stop = log._watch(lambda: ends.append(segments.visible_offset))
         log.append(b"one")
         log.append_many([b"two", b"three"])
         assert ends[-1] == 3
@@ -133,7 +133,7 @@ def test_those_who_watch_are_called(tmp_path: Path) -> None:
 def test_those_who_watch_another_process_are_called(tmp_path: Path) -> None:
     with Log.open(tmp_path) as log, Log.open(tmp_path, mode="r") as reader:
         moved = threading.Event()
-        reader.watch(moved.set)
+        reader._watch(moved.set)
         assert moved.wait(60)  # it is looked at for the first time
         moved.clear()
         log.append(b"one")
@@ -152,7 +152,7 @@ def test_a_log_may_be_closed_while_the_background_looks_at_it(tmp_path: Path, mo
             closed.append(name)
             return identity(directory, name)
 
-        reader.watch(lambda: None)
+        reader._watch(lambda: None)
         log.append(b"one")
         monkeypatch.setattr(FileDirectory, "identity", closing)
         assert not begun[-1].run(), "it ends"
@@ -163,7 +163,7 @@ def test_those_who_watch_are_called_after_the_lock_was_taken_and_given_up(tmp_pa
     Log._create(tmp_path)
     with Log.open(tmp_path, mode="a") as log:
         moved = threading.Event()
-        log.watch(moved.set)
+        log._watch(moved.set)
         log.append(b"one")
         assert moved.is_set()
         log._release()
@@ -181,7 +181,7 @@ def test_watching_again_and_again_costs_one_look(tmp_path: Path, monkeypatch: py
     Log._create(tmp_path)
     with Log.open(tmp_path, mode="r") as log:
         for _ in range(3):
-            log.watch(lambda: None)()
+            log._watch(lambda: None)()
         assert len(begun) == 1
 
 
@@ -189,7 +189,7 @@ def test_a_writer_is_told_of_its_appends_and_looks_for_none(tmp_path: Path, monk
     Log._create(tmp_path)
     begun = begun_tasks(monkeypatch)
     with Log.open(tmp_path, mode="a") as log:
-        log.watch(lambda: None)
+        log._watch(lambda: None)
         (first,) = looks = [task for task in begun if task.seconds == open._LOOK_S]
         assert not first._cancelled
         log.append(b"one")  # takes the lock
@@ -199,7 +199,7 @@ def test_a_writer_is_told_of_its_appends_and_looks_for_none(tmp_path: Path, monk
         assert len(looks) == 1
     with Log.open(tmp_path) as log:
         begun.clear()
-        log.watch(lambda: None)
+        log._watch(lambda: None)
         assert not begun
 
 

@@ -102,7 +102,7 @@ def test_a_reader_beside_the_writer_plans_and_reads_the_active_segment(file_plac
         assert offsets(reader, pieces) == list(range(log.next_offset - 1))
 
 
-@pytest.mark.parametrize("change", ["compact", "merge_segments", "recompress"])
+@pytest.mark.parametrize("change", ["compact", "_merge_segments", "_recompress"])
 def test_segments_that_were_rewritten_since_are_read_as_they_are_now(place: Place, change: str) -> None:
     log = filled(place)
     pieces = slices.plan(log, 10, log.next_offset - 3, target_bytes=700)
@@ -170,7 +170,7 @@ def test_a_slice_knows_the_leader_epoch_of_its_end(place: Place) -> None:
 
 
 @pytest.mark.parametrize("target", [None, 700])
-@pytest.mark.parametrize("rewrite", [None, "merge_segments"])
+@pytest.mark.parametrize("rewrite", [None, "_merge_segments"])
 def test_a_log_that_was_cut_off_and_has_grown_again_is_data_loss(
     place: Place, target: int | None, rewrite: str | None
 ) -> None:
@@ -213,7 +213,7 @@ def test_a_log_that_is_cut_off_while_it_is_read_is_data_loss(place: Place) -> No
     log = in_small_segments(place)
     second = log.segments[1]
     [piece] = slices.plan(log, second.base_offset, second.next_offset)
-    assert log.merge_segments()
+    assert log._merge_segments()
     reading = slices.read(log._access.directory, piece, log.config, columns=COLUMNS, batch_rows=5)
     assert next(reading).column("offset").to_pylist() == list(range(second.base_offset, second.base_offset + 5))
     regrown(log, second.base_offset + 20)
@@ -224,7 +224,7 @@ def test_a_log_that_is_cut_off_while_it_is_read_is_data_loss(place: Place) -> No
 def test_what_is_left_of_a_slice_is_read_if_the_reader_wants_that(place: Place) -> None:
     log = in_small_segments(place)
     pieces = slices.plan(log, 35, log.next_offset)
-    assert log.merge_segments()
+    assert log._merge_segments()
     log.trim(40)
     regrown(log, 105)
     said: list[str] = []

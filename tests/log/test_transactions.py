@@ -209,7 +209,7 @@ def test_a_marker_fences_older_epochs(place: Place) -> None:
     with pytest.raises(ProducerFenced):
         log.append_marker(7, 0, commit=True)
     send(log, [b"three"], 7, epoch=1, sequence=0)
-    (known,) = log.producer_states
+    (known,) = log._producer_states
     assert (known.epoch, known.last_sequence, known.coordinator_epoch, known.transaction_offset) == (1, 0, 4, 2)
 
 
@@ -242,7 +242,7 @@ def test_open_transactions_are_listed_in_the_order_in_which_they_began(place: Pl
     log.append_batches(batch([b"b"], 9, epoch=2))
     assert log.open_transactions == ((9, 2, 0, 3, T + 5), (3, 0, 2, 2, T))
     assert place.open(mode="r").open_transactions == log.open_transactions
-    assert [each.producer_id for each in place.open(mode="r").producer_states] == [3, 9]
+    assert [each.producer_id for each in place.open(mode="r")._producer_states] == [3, 9]
 
 
 def test_a_batch_that_is_sent_again_begins_no_transaction(place: Place) -> None:
@@ -361,10 +361,10 @@ def test_merged_and_recompressed_segments_know_what_theirs_knew(place: Place) ->
         log.append_marker(number, 0, commit=number % 2 == 0)
     log.seal()
     before = [header for header in scan(log.fetch(0).raw) if header.is_control]
-    log.merge_segments()
+    log._merge_segments()
     assert len(log.segments) == 2
     assert both(log)[0] == both(place.open(mode="r"))[0] == [b"0", b"2"]
-    log.recompress("gzip")
+    log._recompress("gzip")
     assert both(log)[0] == both(place.open(mode="r"))[0] == [b"0", b"2"]
     after = [header for header in scan(log.fetch(0).raw) if header.is_control]
     assert [(each.crc, each.base_offset) for each in after] == [(each.crc, each.base_offset) for each in before]

@@ -75,7 +75,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(producer=PRODUCERS, commit=st.booleans(), count=st.integers(1, 3))
     def all_at_once(self, producer: int, commit: bool, count: int) -> None:
         """A transaction in one append."""
-        with self.log.appending():
+        with self.log._appending():
             self.send(producer, count)
             self.append(1)
             self.end(producer, commit)
@@ -84,7 +84,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def fail(self, producer: int, commit: bool) -> None:
         """The same, rolled back."""
         before = list(self.model.entries)
-        with suppress(ZeroDivisionError), self.log.appending():
+        with suppress(ZeroDivisionError), self.log._appending():
             self.send(producer, 2)
             self.append(3)
             self.end(producer, commit)
@@ -116,9 +116,9 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(what=st.sampled_from(["merge", "recompress"]))
     def maintain(self, what: str) -> None:
         if what == "merge":
-            self.log.merge_segments()
+            self.log._merge_segments()
         else:
-            self.log.recompress("gzip")
+            self.log._recompress("gzip")
 
     @rule(killed=st.booleans(), lost=st.sets(st.sampled_from(["producers", ".txnindex", ".index"])))
     def reopen(self, killed: bool, lost: set[str]) -> None:

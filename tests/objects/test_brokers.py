@@ -253,8 +253,8 @@ def test_nobody_else_commits_for_a_group_that_a_broker_has(services: tuple[Objec
 
 def test_a_batch_that_is_sent_to_two_brokers_is_stored_once(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
-    first = one.topic("orders").partition(0).submit(batch(Producer(7, 0, 0), b"a", b"b")).result()
-    again = other.topic("orders").partition(0).submit(batch(Producer(7, 0, 0), b"a", b"b")).result()
+    first = one.topic("orders").partition(0)._submit(batch(Producer(7, 0, 0), b"a", b"b")).result()
+    again = other.topic("orders").partition(0)._submit(batch(Producer(7, 0, 0), b"a", b"b")).result()
     assert first == again == range(2)
     assert values(one) == [b"a", b"b"]
 
@@ -263,16 +263,16 @@ def test_a_gap_in_a_producers_sequence_is_refused_by_every_broker(
     services: tuple[ObjectService, ObjectService],
 ) -> None:
     one, other = services
-    one.topic("orders").partition(0).submit(batch(Producer(7, 0, 0), b"a")).result()
+    one.topic("orders").partition(0)._submit(batch(Producer(7, 0, 0), b"a")).result()
     with pytest.raises(OutOfOrderSequence):
-        other.topic("orders").partition(0).submit(batch(Producer(7, 0, 5), b"b")).result()
+        other.topic("orders").partition(0)._submit(batch(Producer(7, 0, 5), b"b")).result()
 
 
 def test_batches_that_a_broker_has_stamped_are_what_is_committed(services: tuple[ObjectService, ObjectService]) -> None:
     """With `message.timestamp.type=LogAppendTime` a broker changes a batch before it is committed, and its checksum."""
     one, _ = services
     log = one.alter_topic("orders", None, {"message_timestamp_type": "LogAppendTime"}).partition(0)
-    log.submit(batch(Producer(7, 0, 0), b"a")).result()
+    log._submit(batch(Producer(7, 0, 0), b"a")).result()
     fetched = log.fetch(0)
     assert isinstance(fetched, Fetched)  # from memory
     partition = ObjectPartition(one._session, "orders", one.topic("orders").id, 0, LogConfig())
@@ -283,8 +283,8 @@ def test_batches_that_a_broker_has_stamped_are_what_is_committed(services: tuple
 
 def test_a_large_batch_is_not_overtaken_by_a_small_one(services: tuple[ObjectService, ObjectService]) -> None:
     log = services[0].topic("orders").partition(0)
-    large = log.submit(batch(Producer(7, 0, 0), bytes(2 << 20)))
-    small = log.submit(batch(Producer(7, 0, 1), b"small"))
+    large = log._submit(batch(Producer(7, 0, 0), bytes(2 << 20)))
+    small = log._submit(batch(Producer(7, 0, 1), b"small"))
     assert (large.result(), small.result()) == (range(1), range(1, 2))
 
 
@@ -303,11 +303,11 @@ def test_a_batch_is_stored_only_in_a_transaction_that_includes_its_partition(
     one, other = services
     log = other.topic("orders").partition(0)
     with pytest.raises(NotInTransaction):
-        log.submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
+        log._submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
     one.transactional_ids().save("t", 0, ongoing(one, 7, 0, 0))
-    log.submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()  # which has not looked since
+    log._submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()  # which has not looked since
     with pytest.raises(NotInTransaction):
-        other.topic("orders").partition(1).submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
+        other.topic("orders").partition(1)._submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -316,7 +316,7 @@ def test_a_transaction_ends_in_one_commit(services: tuple[ObjectService, ObjectS
     ledger, fields = one.transactional_ids(), ongoing(one, 7, 0, 0, 1)
     ledger.save("t", 0, fields)
     for number in (0, 1):
-        one.topic("orders").partition(number).submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
+        one.topic("orders").partition(number)._submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
     assert [values(other, number) for number in (0, 1)] == [[], []]
     found = ledger.get("t")
     assert found is not None
@@ -346,7 +346,7 @@ def test_a_coordinator_that_was_asleep_does_not_end_the_next_transaction(
     assert done is not None
     awake.save("t", done[0], fields)  # the next one begins, and writes
     log = service.topic("orders").partition(0)
-    log.submit(batch(Producer(7, 0, 0), b"next", transactional=True)).result()
+    log._submit(batch(Producer(7, 0, 0), b"next", transactional=True)).result()
     with pytest.raises(Conflict):
         asleep.save("t", known[0], ended(fields, commit=True), markers=markers(fields, commit=True))
     assert values(service) == []  # it is still open
@@ -364,10 +364,10 @@ def test_an_earlier_epoch_is_refused_after_the_next_one_has_begun(
     ledger.save("t", found[0], ended(bumped, commit=False), markers=markers(bumped, commit=False))
     log = other.topic("orders").partition(0)
     with pytest.raises((ProducerFenced, NotInTransaction)):
-        log.submit(batch(Producer(7, 0, 0), b"zombie", transactional=True)).result()
+        log._submit(batch(Producer(7, 0, 0), b"zombie", transactional=True)).result()
     known = [ProducerInfo(7, 1, -1, -1, -1, -1)]
     other.catch_up()
-    assert log.producer_states == known
+    assert log._producer_states == known
 
 
 def test_offsets_of_an_open_transaction_are_pending_for_every_broker(

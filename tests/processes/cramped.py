@@ -224,10 +224,10 @@ class Doing:
     # Sealed segments are there already; these two rewrite all of them.
 
     def merge(self) -> None:
-        self.store["orders"].partition(0).merge_segments()
+        self.store["orders"].partition(0)._merge_segments()
 
     def recompress(self) -> None:
-        self.store["orders"].partition(0).recompress("zstd")
+        self.store["orders"].partition(0)._recompress("zstd")
 
     def seal(self) -> None:
         self.store["orders"].partition(1).seal()

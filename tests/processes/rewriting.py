@@ -102,9 +102,9 @@ class Rewriting:
         """One piece of maintenance."""
         kind = self.random.randrange(5)
         if kind == 0:
-            self.log.merge_segments()
+            self.log._merge_segments()
         elif kind == 1:
-            self.log.recompress(self.random.choice(["zstd", "lz4"]))
+            self.log._recompress(self.random.choice(["zstd", "lz4"]))
         elif kind == 2:
             self.log.maintain(MaintenanceConfig(compact=True, min_dirty_ratio=0, scrub_interval_ms=0))
         else:

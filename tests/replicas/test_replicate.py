@@ -120,7 +120,7 @@ def test_leader_epochs_are_kept(data: Path, store: Store, url: str, tmp_path: Pa
     ship(data, url)
     with ObjectStore.open(url, maintenance_interval_s=None) as there:
         partition = there.topic("orders").partition(0)
-        epochs = [epoch for epoch, _ in log.leader_epochs]
+        epochs = [epoch for epoch, _ in log._leader_epochs]
         assert [partition.epoch_end(epoch) for epoch in epochs] == [log.epoch_end(epoch) for epoch in epochs]
         assert (partition.leader_epoch, partition.fetch(0, 1 << 20).raw) == (log.leader_epoch, batches(log))
     assert_comes_back(store, url, tmp_path / "again")
@@ -442,7 +442,7 @@ def test_a_writer_beside_it_and_maintenance_of_both_change_nothing(
         if part % 10 == 9:
             for number in range(2):
                 store["orders"].partition(number).seal()
-                store["orders"].partition(number).merge_segments()
+                store["orders"].partition(number)._merge_segments()
     stopped.set()
     thread.join()
     assert not failed

@@ -70,7 +70,7 @@ class Tiered:
 @pytest.fixture
 def tiered(tmp_path: Path) -> Any:
     made = Tiered(tmp_path)
-    assert 0 < made.log.local_offset < 200
+    assert 0 < made.log._local_offset < 200
     yield made
     made.store.close()
 
@@ -140,7 +140,7 @@ def test_another_process_reads_it(tiered: Tiered) -> None:
 
 def test_commands_say_what_is_only_in_the_replica(tiered: Tiered) -> None:
     run = Cli(tiered.data)
-    here = tiered.log.local_offset
+    here = tiered.log._local_offset
     tiered.store.close()
     assert run("read", "orders", "-d", tiered.data).ok().lines == [each.decode() for each in expected(0, 200)]
     for command in (["stats"], ["verify"], ["topic", "describe", "orders"]):
@@ -150,7 +150,7 @@ def test_commands_say_what_is_only_in_the_replica(tiered: Tiered) -> None:
 
 
 def test_commands_report_that_the_list_of_what_is_only_in_the_replica_is_gone(tiered: Tiered) -> None:
-    here = tiered.log.local_offset
+    here = tiered.log._local_offset
     tiered.store.close()
     (tiered.data / "topics" / "orders" / "partition-0" / "remote").unlink()
     lost = "partition-0/remote at byte 0: the list of segments that are only in the replica is missing"
@@ -162,7 +162,7 @@ def test_commands_report_that_the_list_of_what_is_only_in_the_replica_is_gone(ti
     assert run("read", "orders", "-d", tiered.data).ok().lines == [each.decode() for each in expected(0, 200)]
     tiered.store = tiered.open()
     tiered.tier()
-    assert (tiered.log.lowest_offset, tiered.log.local_offset) == (0, here)
+    assert (tiered.log.lowest_offset, tiered.log._local_offset) == (0, here)
     run("verify", "-d", tiered.data).ok()
 
 
@@ -178,7 +178,7 @@ def test_an_export_has_all_of_it(tiered: Tiered, tmp_path: Path) -> None:
 
 def test_an_unrecorded_replica_is_an_error_that_says_what_to_do(tiered: Tiered) -> None:
     (tiered.data / "replica.json").unlink()
-    here = tiered.log.local_offset
+    here = tiered.log._local_offset
     with pytest.raises(RemoteUnavailable, match="sawlog replicate"):
         values(tiered.log)
     assert [each.value for each in tiered.log.scan(here)] == expected(here, 200)
@@ -196,7 +196,7 @@ def test_an_unreachable_replica_is_an_error_and_maintenance_goes_on(tiered: Tier
         values(tiered.log)
     [said] = tiered.tier()
     assert "nothing was removed" in said
-    here = tiered.log.local_offset
+    here = tiered.log._local_offset
     assert [each.value for each in tiered.log.scan(here)] == expected(here, 300)
     (tmp_path / "away").rename(tmp_path / "bucket")
     assert values(tiered.log) == expected(0, 300)
@@ -212,7 +212,7 @@ def test_maintenance_says_that_the_replica_has_lost_the_commit_with_the_records(
         [said] = tiered.tier()
         assert "nothing was removed" in said
         assert "the replica does not have offsets 0 to " in said
-        assert tiered.log.local_offset == 0
+        assert tiered.log._local_offset == 0
         tiered.append(1)
         assert "the replica does not have offsets 0 to " in tiered.tier()[0]
     tiered.store.close()
@@ -221,11 +221,11 @@ def test_maintenance_says_that_the_replica_has_lost_the_commit_with_the_records(
 def test_a_promoted_replica_is_read_and_not_trusted_with_more(tiered: Tiered) -> None:
     tiered.append(100)
     tiered.ship()
-    here = tiered.log.local_offset
+    here = tiered.log._local_offset
     promote(tiered.url)
     [said] = tiered.tier()
     assert "promoted" in said
-    assert tiered.log.local_offset == here
+    assert tiered.log._local_offset == here
     assert values(tiered.log) == expected(0, 300)
 
 
@@ -238,7 +238,7 @@ def test_a_topic_that_is_deleted_in_the_replica_is_an_error_and_is_not_shipped_o
     tiered.append(20)
     done = tiered.ship()
     assert "only in the replica" in done.problems["orders/0"]
-    here = tiered.log.local_offset
+    here = tiered.log._local_offset
     assert [each.value for each in tiered.log.scan(here)] == expected(here, 220)
 
 
@@ -247,7 +247,7 @@ def test_a_recreated_topic_has_nothing_to_do_with_the_one_before(tiered: Tiered)
     tiered.store.create_topic("orders", **SETTINGS)
     tiered.append(100)
     assert "does not have orders/0" in "".join(tiered.tier())
-    assert tiered.log.local_offset == 0
+    assert tiered.log._local_offset == 0
     tiered.ship(delete=True)
     assert tiered.tier()
     assert values(tiered.log) == expected(0, 100)
@@ -275,7 +275,7 @@ def test_a_restored_store_has_everything_here(tiered: Tiered, tmp_path: Path) ->
     assert_comes_back(tiered.store, tiered.url, tmp_path / "again")
     with sawlog.open(tmp_path / "again", maintenance_interval_s=None) as again:
         log = again["orders"].partition(0)
-        assert (log.local_offset, again.replica) == (0, None)
+        assert (log._local_offset, again.replica) == (0, None)
         assert not any(again.maintain())  # it has no replica of its own
 
 
@@ -403,7 +403,7 @@ def test_any_steps_leave_exactly_the_records(tmp_path: Path, seed: int, steps: i
             found = made.log.scan(at)
             assert [each.offset for each in found] == [each for each in offsets if each >= at]
     made.ship()
-    assert made.log.local_offset > 0
+    assert made.log._local_offset > 0
     restore(made.url, tmp_path / "again")
     with sawlog.open(tmp_path / "again", "r") as again:
         assert_same_records(made.store, again)
@@ -445,7 +445,7 @@ def test_a_process_that_removes_is_killed_at_any_moment(tmp_path: Path) -> None:
         assert values(made.log) == expected(0, 20 + 60 * (round_number + 1))
     made.ship()
     made.tier()
-    assert made.log.local_offset > 200
+    assert made.log._local_offset > 200
     assert values(made.log) == expected(0, 260)
     made.store.close()
 
@@ -491,7 +491,7 @@ def test_a_topic_that_replaces_another_keeps_its_only_records(
         done = tiered.ship(**more)
         assert "Ship to another address" in done.problems["totals"]
     log = tiered.store["totals"].partition(0)
-    assert log.local_offset > 0
+    assert log._local_offset > 0
     assert values(log) == expected(0, 200)
     elsewhere = tiered.url + "-2"
     assert not ship(tiered.data, elsewhere).problems
@@ -523,7 +523,7 @@ def test_a_directory_that_was_put_back_keeps_its_own_records(tmp_path: Path) -> 
     with sawlog.open(data, maintenance_interval_s=None) as store:
         store.maintain()
         log = store["orders"].partition(0)
-        assert log.local_offset == log.lowest_offset == 0
+        assert log._local_offset == log.lowest_offset == 0
         assert values(log)[:20] == [b"b %d" % number for number in range(20)]
 
 
@@ -571,7 +571,7 @@ def test_statistics_count_what_is_here_if_the_replica_does_not_answer(tiered: Ti
     done = Cli(tiered.data)("stats", "orders", "-d", tiered.data, "--output", "json")
     assert done.code == 0, done.err
     [row] = json.loads(done.out)["partitions"]
-    assert row["records"] == 200 - tiered.log.local_offset
+    assert row["records"] == 200 - tiered.log._local_offset
     assert "not counted" in done.err
 
 
@@ -637,13 +637,13 @@ def test_nothing_is_removed_here_that_only_the_cache_has(
     tiered.store.alter_topic("orders", local_retention_bytes=2000)
     tiered.reopen()
     said = tiered.tier()
-    assert tiered.log.local_offset == 0
+    assert tiered.log._local_offset == 0
     assert "nothing was removed" in said[0]
     for file, data in sound.items():
         file.write_bytes(data)
     tiered.reopen()
     tiered.tier()
-    assert tiered.log.local_offset > 0
+    assert tiered.log._local_offset > 0
     assert values(tiered.log) == expected(0, 200)
     tiered.store.close()
 
@@ -670,7 +670,7 @@ def test_nothing_is_removed_here_that_no_commit_of_the_replica_refers_to(
     """The bucket is rolled back while this process has its state in memory, and uploads of what is gone are left."""
     monkeypatch.setattr("sawlog.store.replica.shipment._INLINE_BYTES", 0)
     tiered = Tiered(tmp_path, count=100)
-    before = tiered.log.local_offset
+    before = tiered.log._local_offset
     assert before
     tiered.append(100)
     commits = set((tmp_path / "bucket" / "commits").iterdir())
@@ -685,11 +685,11 @@ def test_nothing_is_removed_here_that_no_commit_of_the_replica_refers_to(
             while len(list((tmp_path / "bucket" / "commits").iterdir())) <= len(commits):
                 other.create_topic("another-history")
     said = tiered.tier()
-    assert tiered.log.local_offset == before
+    assert tiered.log._local_offset == before
     assert "rolled back" in said[0]
     tiered.reopen()
     tiered.ship()
     tiered.tier()
-    assert tiered.log.local_offset > before
+    assert tiered.log._local_offset > before
     assert values(tiered.log) == expected(0, 200)
     tiered.store.close()

@@ -45,7 +45,7 @@ def consumed(consumer: Consumer, count: int) -> list[bytes]:
 
 
 def test_a_kafka_client_fetches_it_and_finds_its_times(tiered: Tiered) -> None:
-    here = tiered.log.local_offset
+    here = tiered.log._local_offset
     tiered.store.close()
     with Broker(directory=str(tiered.data)) as broker:
         settings = {"bootstrap.servers": broker.address, "group.id": "g", "enable.auto.commit": False}
@@ -77,5 +77,5 @@ def test_a_bucket_with_credentials(moto: servers.Server, tmp_path: Path, monkeyp
         assert (recorded.url, recorded.options["endpoint"]) == (url, moto.endpoint)
         assert servers.SECRET not in (data / "replica.json").read_text()
         assert any(store.maintain())
-        assert topic.partition(0).local_offset > 0
+        assert topic.partition(0)._local_offset > 0
         assert values(topic.partition(0)) == expected(0, 200)

@@ -322,8 +322,8 @@ def test_segments_that_are_rewritten_between_planning_and_reading_are_read_all_t
     frame = load(maxPartitionBytes=1500)
     expected = rows(frame, "partition", "offset")
     for number in range(3):
-        topic.partition(number).merge_segments()
-        topic.partition(number).recompress()
+        topic.partition(number)._merge_segments()
+        topic.partition(number)._recompress()
     assert rows(frame, "partition", "offset") == expected
 
 

@@ -358,7 +358,7 @@ def test_what_is_left_of_a_slice_is_read_if_data_loss_is_no_failure(data: Path, 
         topic.partition(0).seal()
     reader = batch_reader(data, failOnDataLoss=False)
     tasks = reader.partitions()
-    assert topic.partition(0).merge_segments()
+    assert topic.partition(0)._merge_segments()
     topic.trim({0: 15})
     assert set(range(15, 40)) <= set(read(reader, tasks))
 
@@ -373,10 +373,10 @@ def test_segments_that_are_rewritten_between_planning_and_reading_are_read_compl
     append(topic, 40)
     reader = batch_reader(data)
     tasks = reader.partitions()
-    assert topic.partition(0).merge_segments()
+    assert topic.partition(0)._merge_segments()
     assert read(reader, tasks) == list(range(41))
     tasks = reader.partitions()
-    topic.partition(0).recompress()
+    topic.partition(0)._recompress()
     assert read(reader, tasks) == list(range(41))
 
 

@@ -319,7 +319,7 @@ def test_a_query_beside_a_process_that_holds_its_sink_stores_everything_once(
     orders.append_many([b"%d" % n for n in range(10)])
     assert run(spark, data) is None
     assert values(store) == sorted([-1, -1, -1, *values(store, "orders")])
-    assert all(store["copies"].partition(number).locked for number in range(3))
+    assert all(store["copies"].partition(number)._locked for number in range(3))
     assert left(data) == []
 
 

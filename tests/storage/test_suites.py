@@ -266,7 +266,7 @@ def test_a_log_works_in_a_directory_without_published() -> None:
     directory = _WithoutPublished()
     with Log.open(directory) as log:
         log.append(b"seen")
-        with Log.open(directory, mode="r") as reader, log.appending():
+        with Log.open(directory, mode="r") as reader, log._appending():
             log.append(b"not yet")
             assert [record.value for record in reader.scan()] == [b"seen"]
         log.sync()

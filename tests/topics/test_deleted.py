@@ -27,7 +27,7 @@ def test_a_recreated_topic_begins_in_a_later_epoch_each_time(place: StorePlace) 
         topic = store.create_topic("orders", 2)
         assert epochs(place) == [expected, expected]
         topic.partition(0).append_many([b"x"])
-        assert topic.partition(0).leader_epochs == ((expected, 0),)
+        assert topic.partition(0)._leader_epochs == ((expected, 0),)
         store.delete_topic("orders")
     assert store.create_topic("clicks").partition(0).leader_epoch == 0
 
@@ -51,7 +51,7 @@ def test_it_is_later_than_those_that_the_deleted_topic_came_to(place: StorePlace
     log.append_many([b"x"])
     store.close()
     with place.open() as store, store.topic("orders").partition(2)._hold():
-        assert store.topic("orders").partition(2).leader_epochs == ((last + 1, 0),)
+        assert store.topic("orders").partition(2)._leader_epochs == ((last + 1, 0),)
         assert store.topic("orders").partition(2).epoch_end(last) == 0
 
 

@@ -266,7 +266,7 @@ def test_who_gets_the_lock_later_stores_a_batch_in_doubt_once(
 
     losing.plan = [ends]
     assert orders.append(b"once", partition=0).offset == 1
-    assert orders.partition(0).locked
+    assert orders.partition(0)._locked
     assert seen(orders) == [b"held", b"once"]
 
 
@@ -328,8 +328,8 @@ def test_a_holder_of_another_user_cannot_be_asked_and_gives_the_lock_back(
     monkeypatch.setattr("sawlog.store.directory.forwarding.listener.connect", refuse)
     assert orders.append(b"x", partition=0).offset == 1
     assert tries
-    assert orders.partition(0).locked
-    assert not holder["orders"].partition(0).locked
+    assert orders.partition(0)._locked
+    assert not holder["orders"].partition(0)._locked
 
 
 # --- the protocol

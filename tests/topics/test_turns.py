@@ -73,7 +73,7 @@ def test_a_lock_that_is_in_use_or_was_taken_by_the_log_is_kept(file_place: FileP
     second = file_place.open(lock_timeout=0.3)["orders"]
     with pytest.raises(DirectoryLocked, match=r"timed out after 0\.3 s"):
         second.append(b"second")
-    assert first.partition(0).locked
+    assert first.partition(0)._locked
     if way != "log":
         writer.close()
         assert second.append(b"second").offset == 2
@@ -102,9 +102,9 @@ def test_a_lock_is_not_given_back_in_the_middle_of_a_call(first: Topic, monkeypa
 
 
 def test_a_process_that_appends_no_more_gives_its_lock_back(first: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert first.partition(0).locked
+    assert first.partition(0)._locked
     monkeypatch.setattr(lock_leases, "_IDLE_S", 0.0)
-    until(lambda: not first.partition(0).locked)
+    until(lambda: not first.partition(0)._locked)
     with Log.open(first.partition(0).path) as log:
         assert log.recovery.clean
         assert log.append(b"by the log itself") == 1
@@ -118,7 +118,7 @@ def test_a_lock_that_a_transaction_or_trim_has_taken_is_given_back_too(file_plac
     with store.transaction() as tx:
         tx.append("orders", b"x", partition=0)
     topic.trim({1: 0})
-    assert [topic.partition(number).locked for number in range(2)] == [True, True]
+    assert [topic.partition(number)._locked for number in range(2)] == [True, True]
     assert topic._partitions.give_back(0)
     assert topic._partitions.give_back(1)
     topic.partition(0).append(b"by the log")
@@ -134,12 +134,12 @@ def test_the_lock_follows_the_process_that_writes(
     second = file_place.open()["orders"]
     for _ in range(lock_leases._STREAK_COUNT):
         second.append(b"second")
-    assert first.partition(0).locked
+    assert first.partition(0)._locked
     second.append(b"second")
-    assert second.partition(0).locked
-    assert not first.partition(0).locked
+    assert second.partition(0)._locked
+    assert not first.partition(0)._locked
     assert first.append(b"first").offset == lock_leases._STREAK_COUNT + 2
-    assert second.partition(0).locked
+    assert second.partition(0)._locked
 
 
 def test_the_lock_stays_with_a_process_that_writes_too(
@@ -151,7 +151,7 @@ def test_the_lock_stays_with_a_process_that_writes_too(
         second.append(b"second")
         if number % (lock_leases._STREAK_COUNT - 1) == 0:
             first.append(b"first")
-    assert first.partition(0).locked
+    assert first.partition(0)._locked
 
 
 def test_nothing_is_lost_or_doubled_while_locks_are_given_back_at_any_moment(file_place: FilePlace) -> None:

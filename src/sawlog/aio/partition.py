@@ -143,7 +143,7 @@ class AsyncPartition:
     ) -> AsyncIterator[Record]:
         """Yield records from `start` on, and new ones as they come. Ends when none came for `timeout` seconds, or when
         the partition is closed."""
-        return followed({0: self._log.patient()}, {} if start is None else {0: start}, timeout, isolation)
+        return followed({0: self._log._patient()}, {} if start is None else {0: start}, timeout, isolation)
 
     async def offset_at(self, timestamp: int | datetime) -> int:
         """Return the first offset whose record is not older than `timestamp`, or the end."""
@@ -179,14 +179,14 @@ class AsyncLog(AsyncPartition):
 
     async def _lock(self) -> None:
         """Lock a log that is locked by its first write. In a thread: it may involve recovery."""
-        if not self._log.locked and not self._log.closed:
+        if not self._log._locked and not self._log.closed:
             await in_thread(_hold, self._log)
 
     async def _reading(self, call: Callable[[], T]) -> T:
-        return await in_thread(call) if self._log.is_tiered else call()
+        return await in_thread(call) if self._log._is_tiered else call()
 
     async def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
-        if self._log.is_tiered:
+        if self._log._is_tiered:
             return await super().read(offset, isolation=isolation)
         return self._log.read(offset, isolation=isolation)
 

@@ -169,7 +169,7 @@ class AsyncTopic:
         """Yield the records of all partitions, in offset order within each, and new ones as they come. Ends when none
         came for `timeout` seconds, or when the store is closed. Partitions added later are not followed."""
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
-        logs = await self._reading(lambda: {number: self._topic.partition(number).patient() for number in numbers})
+        logs = await self._reading(lambda: {number: self._topic.partition(number)._patient() for number in numbers})
         async for record in followed(logs, start or {}, timeout, isolation):
             yield record
 
@@ -303,7 +303,7 @@ class AsyncDirectoryTopic(AsyncTopic):
     async def read(self, position: Position | tuple[int, int], *, isolation: Isolation = "committed") -> Record:
         number, offset = position
         log = self._topic.partition(number)
-        if log.is_tiered:
+        if log._is_tiered:
             return await in_thread(partial(log.read, offset, isolation=isolation))
         return log.read(offset, isolation=isolation)
 

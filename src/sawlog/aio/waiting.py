@@ -120,7 +120,7 @@ async def until_durable(log: Log, offset: int) -> None:
         except RuntimeError:
             pass  # the loop is closed, and its tasks with it
 
-    log.when_settled(offset, call)
+    log._when_settled(offset, call)
     await outcome(future)
 
 
@@ -142,7 +142,7 @@ class YieldTimer:
 def may_block(logs: Iterable[object]) -> bool:
     """Return whether reading one of these partitions may block on the network: it is on object storage, or a part of it
     is only in its replica."""
-    return any(not isinstance(log, Log) or log.is_tiered for log in logs)
+    return any(not isinstance(log, Log) or log._is_tiered for log in logs)
 
 
 async def portions(begin: Callable[[], Iterator[Record]], logs: Sequence[Partition] | None) -> AsyncIterator[Record]:
@@ -230,7 +230,7 @@ class Waker:
         for log in self._watched.keys() - wanted:
             self._watched.pop(log)()
         for log in wanted - self._watched.keys():
-            self._watched[log] = log.watch(self._moved)
+            self._watched[log] = log._watch(self._moved)
 
     def _moved(self) -> None:
         """Called in any thread, while the log is locked."""

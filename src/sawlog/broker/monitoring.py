@@ -117,7 +117,7 @@ class HttpServer:
 
     def _state(self) -> tuple[State, str | None]:
         """Return the state of the broker, and why it is not ready, if so."""
-        failed = [each.log.path for each in self._broker.partitions if each.log.locked and not each.log.writable]
+        failed = [each.log.path for each in self._broker.partitions if each.log._locked and not each.log.writable]
         if failed:
             return "failed", f"writing has failed: {', '.join(failed)}"
         short = self._broker.disk_space.reason()
@@ -170,9 +170,9 @@ class Scrape:
                 segments.add_metric(labels, len(log.segments))
                 starts.add_metric(labels, log.lowest_offset)
                 ends.add_metric(labels, end)
-                if log.locked:
+                if log._locked:
                     behind.add_metric(labels, max(end - log.durable_offset, 0))
-                    behind_bytes.add_metric(labels, log.durable_lag_bytes)
+                    behind_bytes.add_metric(labels, log._durable_lag_bytes)
             except SawlogError:
                 continue  # closed or deleted meanwhile
         yield from (sizes, segments, starts, ends, behind, behind_bytes)
@@ -256,7 +256,7 @@ def _counters(broker: Broker) -> Iterator[Metric]:
 def _age_s(log: Partition, offset: int) -> float:
     """Return the age of the batch with this offset by its largest timestamp; 0 if it cannot be read."""
     try:
-        found = log.peek(max(offset, log.local_offset), 1, isolation="uncommitted")  # never from the replica
+        found = log._peek(max(offset, log._local_offset), 1, isolation="uncommitted")  # never from the replica
         buffers = (found.result() if isinstance(found, Future) else found).buffers
     except SawlogError:
         return 0.0

@@ -97,7 +97,7 @@ class Partition:
         """Call back in the event loop when there may be more to read, until `forget`."""
         self._waiting.add(call)
         if self._stop is None:
-            self._stop = self.log.watch(self._moved)
+            self._stop = self.log._watch(self._moved)
 
     def forget(self, call: Callable[[], None]) -> None:
         """Undo `wait`."""

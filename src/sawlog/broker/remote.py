@@ -463,11 +463,11 @@ class RemotePartition(Partition):
         return self.position()[0]
 
     @property
-    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+    def _leader_epochs(self) -> tuple[tuple[int, int], ...]:
         """The current leader epoch, with the first offset of the partition: the protocol does not list earlier ones."""
         return ((self.position()[1], self.lowest_offset),)
 
-    def newest(self) -> tuple[int, int] | None:
+    def _newest(self) -> tuple[int, int] | None:
         found = self._offset(_MAX_TIMESTAMP)
         return None if found.offset < 0 else (found.offset, found.timestamp)
 
@@ -543,7 +543,7 @@ class RemotePartition(Partition):
                 raise BrokerTimeout(f"{self.path}: the broker sends nothing from offset {start} on")
             wait_ms = _WAIT_MS
 
-    def watch(self, call: Callable[[], None]) -> Callable[[], None]:
+    def _watch(self, call: Callable[[], None]) -> Callable[[], None]:
         raise unsupported(self.path, "watch(); RemoteStore.wait() waits for records")
 
     # --- writing
@@ -596,7 +596,7 @@ class RemotePartition(Partition):
             [bytes(value)], key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
         )
 
-    def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
+    def _when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back at once: every append has waited."""
         call(None)
 

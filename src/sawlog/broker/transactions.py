@@ -360,7 +360,7 @@ class TransactionCoordinator:
             found = await self._broker.partitions.partition(topic, number)
         except TopicNotFound:
             return None
-        if not found.log.locked:
+        if not found.log._locked:
             await self._broker.partitions.lock(found)
         if found.forwarded:
             _logger.warning("%s/%s cannot be part of a transaction: another process writes to it", topic, number)

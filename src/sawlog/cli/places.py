@@ -153,7 +153,7 @@ class NamedLog(Generic[Log_co]):
 def note_remote(places: Iterable[NamedLog[Any]]) -> None:
     """Note each log whose oldest segments are only in the replica."""
     for place in places:
-        lowest, local = place.log.lowest_offset, getattr(place.log, "local_offset", 0)
+        lowest, local = place.log.lowest_offset, getattr(place.log, "_local_offset", 0)
         if lowest < local:
             size = format_size(place.log._remote_bytes)
             note(f"{place.name}: offsets {lowest} to {local - 1} ({size}) are only in the replica")
@@ -273,7 +273,7 @@ def _logs_of(
                 raise
             missing.append(error)
         else:
-            yield NamedLog(topic.name, number, log.patient())  # `--follow` polls the end continuously
+            yield NamedLog(topic.name, number, log._patient())  # `--follow` polls the end continuously
 
 
 def _log_of(topic: DirectoryTopic, number: int) -> Log:

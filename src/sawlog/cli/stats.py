@@ -132,7 +132,7 @@ def _tally(place: NamedLog[Partition], span: Span) -> Tally:
             fetched = place.log.fetch(start, _FETCH_BYTES, isolation="uncommitted")
         except RemoteUnavailable as error:
             note(f"{place.name}: not counted: {error}")
-            start = max(getattr(place.log, "local_offset", end), start + 1)
+            start = max(getattr(place.log, "_local_offset", end), start + 1)
             continue
         except CorruptBatch as error:
             note(f"{place.name}: {error}")

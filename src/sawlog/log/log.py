@@ -142,7 +142,7 @@ class Log(Partition, Closing):
         """Close the log and delete it: all its files, and the directory if it contains nothing else."""
         self._access.remove(self._writable())
 
-    def appending(self) -> AbstractContextManager[int]:
+    def _appending(self) -> AbstractContextManager[int]:
         """Group the appends of a `with` block into one: readers see all of them when the block ends, and none if it
         raises. Appends inside do not wait for the disk; the end of the block does, as the durability policy requires.
         Other threads are blocked meanwhile. Yields the offset of the first record."""
@@ -195,12 +195,12 @@ class Log(Partition, Closing):
         return self._access.closed
 
     @property
-    def current(self) -> bool:
+    def _current(self) -> bool:
         """Whether the log sees the writes of other processes immediately. Always true for a log in files."""
         return True
 
     @property
-    def locked(self) -> bool:
+    def _locked(self) -> bool:
         """Whether this process holds the writer's lock."""
         return self._access.is_locked
 
@@ -211,7 +211,7 @@ class Log(Partition, Closing):
         return segments.lowest_offset if segments.remote is None else self._access.reader.lowest_offset
 
     @property
-    def local_offset(self) -> int:
+    def _local_offset(self) -> int:
         """First offset that is stored locally. Records between `lowest_offset` and this one are read from the replica;
         see docs/replicas.md."""
         if self._access.appender is None:
@@ -219,18 +219,18 @@ class Log(Partition, Closing):
         return self._access.segments.lowest_offset
 
     @property
-    def is_tiered(self) -> bool:
+    def _is_tiered(self) -> bool:
         """Whether a part of the log is known to exist only in the replica, where reading may be slow."""
         return self._access.segments.remote is not None
 
     def _tier(self, lowest_offset: int) -> tuple[int, int]:
-        return self.local_offset, self._remote_bytes
+        return self._local_offset, self._remote_bytes
 
     @property
     def _remote_bytes(self) -> int:
         """Size of the batches that are known to exist only in the replica."""
-        segments = self._known_segments()
-        return 0 if segments.remote is None else sum(run.size_bytes for run in segments.remote.below(self.local_offset))
+        remote = self._known_segments().remote
+        return 0 if remote is None else sum(run.size_bytes for run in remote.below(self._local_offset))
 
     def _known_segments(self) -> SegmentSet:
         """Return the segments as last read; a forked child may never have read them."""
@@ -277,7 +277,7 @@ class Log(Partition, Closing):
         return self._access.segments.transaction_view.open
 
     @property
-    def producer_states(self) -> list[ProducerInfo]:
+    def _producer_states(self) -> list[ProducerInfo]:
         """State of the idempotent and transactional producers, by id."""
         return self._access.producers().describe()
 
@@ -295,10 +295,10 @@ class Log(Partition, Closing):
         except CorruptFile:
             saved = None
         # The two files were written at different times: use the lower offset.
-        return self.local_offset if saved is None else min(saved.durable_offset, self.visible_offset)
+        return self._local_offset if saved is None else min(saved.durable_offset, self.visible_offset)
 
     @property
-    def durable_lag_bytes(self) -> int:
+    def _durable_lag_bytes(self) -> int:
         """Size of the batches that a power cut could still lose; 0 for a reader."""
         appender = self._access.appender
         if appender is None:
@@ -316,7 +316,7 @@ class Log(Partition, Closing):
         return self._access.segments.current_epoch
 
     @property
-    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+    def _leader_epochs(self) -> tuple[tuple[int, int], ...]:
         """(epoch, its first offset), oldest first."""
         if self._access.appender is None:
             self._access.segments.refresh()
@@ -418,8 +418,8 @@ class Log(Partition, Closing):
         Their structure, checksums and records are checked first. The records of `trusted` batches, which this library
         has encoded, are not: decompressing them costs more than everything else. A producer's batch that is already
         stored is recognised; if all are, their first offsets are returned. With `expect_offset` the others are
-        appended there, or `OffsetMismatch` is raised. With `wait=False` the call does not wait for the disk; use
-        `when_settled` to learn when the batches may be acknowledged.
+        appended there, or `OffsetMismatch` is raised. With `wait=False` the call does not wait for the disk; call
+        `sync` before acknowledging them.
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
@@ -437,7 +437,7 @@ class Log(Partition, Closing):
             appender.settle(placed + 1)
         return placed
 
-    def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
+    def _when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back with None when an append that ended at `offset` is as durable as the policy promises, or with the
         error that prevents it. The callback runs immediately, in this thread, if there is nothing to wait for,
         otherwise in a background thread. It must not raise and should return quickly."""
@@ -607,7 +607,7 @@ class Log(Partition, Closing):
             return self._readable().fetch(start, max_bytes, committed=committed)
         return self._readable().fetch_when_available(start, max_bytes, min_bytes, timeout, committed=committed)
 
-    def watch(self, call: Callable[[], None]) -> Callable[[], None]:
+    def _watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever `visible_offset` may have moved. Returns a function that stops the calls. In the writer's
         process the call comes at once, in the thread that moved it and while the log is locked: the callback must not
         raise, block or use the log (use `loop.call_soon_threadsafe`). In other processes the log is polled every 10 ms,
@@ -626,7 +626,7 @@ class Log(Partition, Closing):
         found = whole_number(milliseconds(timestamp), "a timestamp")
         return self._readable().offset_at(min(max(found, 0), kernel.MAX_TIMESTAMP + 1))
 
-    def newest(self) -> tuple[int, int] | None:
+    def _newest(self) -> tuple[int, int] | None:
         """Return offset and timestamp of the first record with the largest timestamp; None in an empty log."""
         return self._readable().newest()
 
@@ -655,15 +655,15 @@ class Log(Partition, Closing):
         `delete_retention_ms`."""
         return compaction.compact(self._writable(), delete_retention_ms=delete_retention_ms)
 
-    def merge_segments(self, below_bytes: int | None = None) -> MergeReport:
+    def _merge_segments(self, below_bytes: int | None = None) -> MergeReport:
         """Merge neighbouring sealed segments smaller than `below_bytes` (by default `segment_bytes`)."""
         return maintenance.merge_segments(self._writable(), below_bytes)
 
-    def recompress(self, compression: str = "zstd", level: int | None = None) -> RecompressionReport:
+    def _recompress(self, compression: str = "zstd", level: int | None = None) -> RecompressionReport:
         """Recompress the sealed segments that use another compression."""
         return maintenance.recompress(self._writable(), compression, level=level)
 
-    def scrub(self) -> ScrubReport:
+    def _scrub(self) -> ScrubReport:
         """Read and check every sealed segment. The report lists the damage; nothing is raised for it."""
         return maintenance.scrub(self._writable())
 
@@ -779,13 +779,13 @@ class Log(Partition, Closing):
         return self._access.remote
 
     def _replica(self) -> RemoteLog:
-        """Return this log in its replica, which has the offsets below `local_offset`."""
+        """Return this log in its replica, which has the offsets below `_local_offset`."""
         return self._access.readable().replica()
 
     # --- internal: appending without waiting for the disk
 
     def _place_many(self, records: Iterable[RecordInput], expect_offset: int | None = None) -> range:
-        """Append records as `append_many` does, without waiting for the disk; see `when_settled`."""
+        """Append records as `append_many` does, without waiting for the disk; see `_when_settled`."""
         return (self._access.appender or self._writable()).place_many(records, expect_offset)
 
     def _place_batches(
@@ -805,7 +805,7 @@ class Log(Partition, Closing):
             appender.settle(placed.stop)
         return placed
 
-    def submit(
+    def _submit(
         self, raw: bytearray | memoryview, *, trusted: bool = True, max_decompressed_bytes: int | None = None
     ) -> range:
         """Append encoded batches from a buffer that the caller gives away, without waiting for the disk."""
@@ -827,7 +827,7 @@ class Log(Partition, Closing):
 
     def _adopt_file(self, file: NumberedFile) -> range | None:
         """Make a numbered file the next segment without copying it, and return its offsets. The file keeps its other
-        name and must not change. None if the file system has no hard links. Inside `appending`, or alone."""
+        name and must not change. None if the file system has no hard links. Inside `_appending`, or alone."""
         return ingest.adopt(self._writable(), file)
 
     def _copy_batches(self, data: memoryview, rows: Rows) -> range:
@@ -861,6 +861,6 @@ class Log(Partition, Closing):
     def _following(
         self, start: int | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[kernel.RecordCursor | None]:
-        """Follow as cursors, with None where there is nothing new: the caller waits (`watch`). Ends when the log is
+        """Follow as cursors, with None where there is nothing new: the caller waits (`_watch`). Ends when the log is
         closed."""
         return self._access.readable().following(start, committed=is_committed(isolation))

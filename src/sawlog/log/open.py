@@ -277,7 +277,7 @@ class Access:
     # --- watching
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
-        """See `Log.watch`."""
+        """See `Log._watch`."""
         with self._locking:
             self._watchers = (*self._watchers, call)
             self.segments.on_change(self._moved)

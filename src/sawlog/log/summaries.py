@@ -84,7 +84,7 @@ class LogSummary:
         present, lowest = segments.all, segments.lowest_offset
         if segments.remote is not None and start < lowest:
             yield from _remote(segments.remote, start, min(end, lowest), since, with_oldest, exact)
-        epochs = log.leader_epochs
+        epochs = log._leader_epochs
         self._forget({_key(segment, epochs) for segment in present})
         for segment in present:
             if segment.next_offset <= start or segment.base_offset >= end or not segment.size:

@@ -1,7 +1,7 @@
 """`StoreService`: the broker's view of a store, returned by `Store._serve`.
 
 A broker runs an event loop. Methods that may block say "Blocks", and the broker calls those in a thread; all others
-return at once. Partitions are used without blocking through `Partition.submit`, `peek`, `watch` and `when_settled`.
+return at once. Partitions are used without blocking through `Partition._submit`, `_peek`, `_watch` and `_when_settled`.
 """
 
 from __future__ import annotations

@@ -96,16 +96,16 @@ class StoreSuite:
         service = store._serve()
         log = service.create_topic("orders", 1, {}).partition(0)
         told = threading.Event()
-        stop = log.watch(told.set)
+        stop = log._watch(told.set)
         try:
             log._take()
-            placed = log.submit(bytearray(encode([b"one", b"two"])))
+            placed = log._submit(bytearray(encode([b"one", b"two"])))
             offsets = placed.result() if isinstance(placed, Future) else placed
             settled: Queue[BaseException | None] = Queue()
-            log.when_settled(offsets.stop, settled.put)
+            log._when_settled(offsets.stop, settled.put)
             assert settled.get(timeout=30) is None
             assert told.wait(30)
-            found = log.peek(0, isolation="committed")
+            found = log._peek(0, isolation="committed")
             page = found.result() if isinstance(found, Future) else found
             assert [record.value for record in decode(page.raw)] == [b"one", b"two"]
             assert (offsets, page.next_offset, log.visible_offset, log.last_stable_offset) == (range(2), 2, 2, 2)

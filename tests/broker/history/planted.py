@@ -47,7 +47,7 @@ def _twice(every: int = 40) -> None:
 
             copy[43:57] = b"\xff" * 14  # no producer, no epoch, no sequence
             copy[17:21] = crc32c(bytes(copy[21:])).to_bytes(4, "big")
-            found.log.submit(memoryview(copy))
+            found.log._submit(memoryview(copy))
 
     produce._Pending._place = place  # type: ignore[method-assign]
 

@@ -31,7 +31,7 @@ def test_any_bad_bit_hides_nothing_and_sends_nobody_too_far(tmp_path: Path, name
     records = lived(tmp_path / "log")
     with Log.open(tmp_path / "log", CONFIG, mode="r") as reader:
         ends = [reader.epoch_end(epoch) for epoch in range(5)]
-        assert reader.leader_epochs == ((0, 0), (1, 6), (2, 12), (3, 18), (4, 24))
+        assert reader._leader_epochs == ((0, 0), (1, 6), (2, 12), (3, 18), (4, 24))
     whole = (tmp_path / "log" / name).read_bytes()
     for bit in range(0, 8 * len(whole), 3):
         damaged = bytearray(whole)

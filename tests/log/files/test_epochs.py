@@ -86,7 +86,7 @@ def cut(log: Log) -> None:
 def test_a_new_log_is_in_epoch_0_and_has_no_file_for_it(place: Place) -> None:
     log = place.open(QUIET)
     for _ in range(2):
-        assert (log.leader_epoch, log.leader_epochs) == (0, ((0, 0),))
+        assert (log.leader_epoch, log._leader_epochs) == (0, ((0, 0),))
         assert (log.epoch_end(0), log.epoch_end(-1), log.epoch_end(7)) == (log.next_offset,) * 3
         assert log.position() == (log.next_offset, 0)
         fill(log, 3)
@@ -98,7 +98,7 @@ def test_a_new_log_is_in_epoch_0_and_has_no_file_for_it(place: Place) -> None:
 def test_a_log_that_was_closed_cleanly_stays_in_its_epoch(place: Place) -> None:
     for round_ in range(3):
         with place.open(QUIET) as log:
-            assert log.leader_epochs == ((0, 0),)
+            assert log._leader_epochs == ((0, 0),)
             fill(log, 2)
         assert FILE not in place.names(), round_
     log = place.open(QUIET)
@@ -107,7 +107,7 @@ def test_a_log_that_was_closed_cleanly_stays_in_its_epoch(place: Place) -> None:
     for _ in range(2):
         with place.open(QUIET) as log:
             assert log.recovery.findings == []
-            assert log.leader_epochs == ((0, 0), (1, 6))
+            assert log._leader_epochs == ((0, 0), (1, 6))
 
 
 @pytest.mark.parametrize("synced", [True, False])
@@ -115,7 +115,7 @@ def test_a_log_that_was_not_closed_cleanly_begins_the_next_epoch_at_its_end(plac
     log = place.open(QUIET.with_(durability="os"))
     for epoch in range(4):
         assert log.leader_epoch == epoch
-        assert log.leader_epochs == ((0, 0), *((each, 3 * each) for each in range(1, epoch + 1)))
+        assert log._leader_epochs == ((0, 0), *((each, 3 * each) for each in range(1, epoch + 1)))
         assert [log.epoch_end(each) for each in range(epoch)] == [3 * each for each in range(1, epoch + 1)]
         fill(log, 3, start=log.next_offset)
         if synced:
@@ -123,7 +123,7 @@ def test_a_log_that_was_not_closed_cleanly_begins_the_next_epoch_at_its_end(plac
         place = place.copy()
         log = place.open(QUIET.with_(durability="os"))
         assert not log.recovery.clean
-    assert as_kafka_reads_it(place.files()[FILE]) == list(log.leader_epochs)
+    assert as_kafka_reads_it(place.files()[FILE]) == list(log._leader_epochs)
     assert epochs_by_offset(log) == {offset: offset // 3 for offset in range(12)}
 
 
@@ -134,10 +134,10 @@ def test_opening_again_without_an_append_begins_no_further_epoch(place: Place) -
     for _ in range(4):
         place = place.copy()
         log = place.open(QUIET.with_(durability="os"))
-        assert log.leader_epochs == ((0, 0), (1, 3))
+        assert log._leader_epochs == ((0, 0), (1, 3))
     fill(log, 1, start=3)
     log = place.copy().open(QUIET)
-    assert log.leader_epochs == ((0, 0), (1, 3), (2, 4))
+    assert log._leader_epochs == ((0, 0), (1, 3), (2, 4))
 
 
 def test_opening_again_after_a_restart_of_the_machine_does_begin_one() -> None:
@@ -149,7 +149,7 @@ def test_opening_again_after_a_restart_of_the_machine_does_begin_one() -> None:
     for epoch in range(1, 4):
         disk = disk.crash("lose")
         log = Log.open(disk, QUIET.with_(durability="os"))
-        assert log.leader_epochs == ((0, 0), (epoch, 3))
+        assert log._leader_epochs == ((0, 0), (epoch, 3))
         fill(log, 2, start=3)  # lost each time; whoever has read them was in this epoch
         assert log.epoch_end(epoch) == 5
     assert [log.epoch_end(each) for each in range(3)] == [3, 3, 3]
@@ -164,7 +164,7 @@ def test_a_file_of_another_start_of_the_machine_is_a_restart(tmp_path: Path, mon
         for module in (published_module, file_module):
             monkeypatch.setattr(module, "boot_id", lambda boot=boot: boot)
         log = Log.open(tmp_path, QUIET.with_(durability="os"))
-        assert log.leader_epochs == ((0, 0), (number, 3))
+        assert log._leader_epochs == ((0, 0), (number, 3))
     log.close()
 
 
@@ -172,15 +172,15 @@ def test_truncating_what_was_visible_begins_an_epoch_where_it_was_cut(place: Pla
     log = place.open(QUIET)
     fill(log, 10)
     assert log.truncate(7) == 3
-    assert log.leader_epochs == ((0, 0), (1, 7))
+    assert log._leader_epochs == ((0, 0), (1, 7))
     fill(log, 3)
     assert log.truncate(8) == 2
-    assert log.leader_epochs == ((0, 0), (1, 7), (2, 8))
+    assert log._leader_epochs == ((0, 0), (1, 7), (2, 8))
     assert log.truncate(3) == 5
-    assert log.leader_epochs == ((0, 0), (3, 3)), "no number is used twice"
+    assert log._leader_epochs == ((0, 0), (3, 3)), "no number is used twice"
     assert [log.epoch_end(epoch) for epoch in (0, 1, 2, 3)] == [3, 3, 3, 3]
     assert log.truncate(0) == 3
-    assert log.leader_epochs == ((4, 0),)
+    assert log._leader_epochs == ((4, 0),)
     assert as_kafka_reads_it(place.files()[FILE]) == [(4, 0)]
     log.append(b"x")
     assert epochs_by_offset(log) == {0: 4}
@@ -193,7 +193,7 @@ def test_truncating_nothing_begins_none(place: Place) -> None:
     for offset in (6, -1):
         with pytest.raises(OffsetOutOfRange):
             log.truncate(offset)
-    assert log.leader_epochs == ((0, 0),)
+    assert log._leader_epochs == ((0, 0),)
     assert FILE not in place.names()
 
 
@@ -205,9 +205,9 @@ def test_truncating_what_was_never_visible_begins_none(place: Place, to: int) ->
     log._append_at_offsets(foreign((3, [b"a"]), (4, [b"b"]), epoch=0), wait=False)
     assert (log.visible_offset, log.next_offset) == (3, 5)
     assert log.truncate(to) == 5 - to
-    assert (log.leader_epochs, log.visible_offset, log.next_offset) == (((0, 0),), to, to)
+    assert (log._leader_epochs, log.visible_offset, log.next_offset) == (((0, 0),), to, to)
     assert log.truncate(2) == to - 2
-    assert log.leader_epochs == ((0, 0), (1, 2))
+    assert log._leader_epochs == ((0, 0), (1, 2))
 
 
 @pytest.mark.parametrize("policy", ["always", "os"])
@@ -226,7 +226,7 @@ def test_an_append_that_fails_begins_none(policy: Any) -> None:
         with pytest.raises(StorageFull):
             call()
         directory.disarm()
-        assert (log.leader_epochs, log.next_offset) == (((0, 0),), 2)
+        assert (log._leader_epochs, log.next_offset) == (((0, 0),), 2)
     log.append(b"x")
     assert epochs_by_offset(log) == dict.fromkeys(range(3), 0)
     log.close()
@@ -302,14 +302,14 @@ def test_readers_learn_the_epochs(place: Place) -> None:
     for _ in range(4):
         fill(log, 3)
         assert reader.leader_epoch == log.leader_epoch
-        assert reader.leader_epochs == log.leader_epochs
+        assert reader._leader_epochs == log._leader_epochs
         assert reader.position() == log.position()
         for epoch in range(-1, log.leader_epoch + 2):
             assert reader.epoch_end(epoch) == log.epoch_end(epoch)
         log.truncate(log.next_offset - 1)
     log.close()
     with Log.open(place.directory(), mode="r") as late:
-        assert late.leader_epochs == reader.leader_epochs == ((0, 0), (1, 2), (2, 4), (3, 6), (4, 8))
+        assert late._leader_epochs == reader._leader_epochs == ((0, 0), (1, 2), (2, 4), (3, 6), (4, 8))
     reader.close()
 
 
@@ -420,13 +420,13 @@ class World:
 
     def compact(self, _: int) -> None:
         self.log.seal()
-        self.log.merge_segments()
+        self.log._merge_segments()
 
     def failed(self, _: int) -> None:
         """A block that raises: what it placed was never there."""
 
         def fail() -> None:
-            with self.log.appending():
+            with self.log._appending():
                 self.append(3)
                 raise RuntimeError
 
@@ -474,18 +474,18 @@ class World:
             found = each.offset <= log.epoch_end(each.epoch)
             assert found == same, (
                 f"{told}: {each.offset} in epoch {each.epoch}: {'unnoticed loss' if found else 'false alarm'}; "
-                f"epochs {log.leader_epochs}, end {log.visible_offset}"
+                f"epochs {log._leader_epochs}, end {log.visible_offset}"
             )
             assert same or not each.stays, "a record that was seen under 'always' is gone"
 
     def check_all(self) -> None:
-        assert self.reader.leader_epochs == self.log.leader_epochs
+        assert self.reader._leader_epochs == self.log._leader_epochs
         for log in (self.log, self.reader):
             self.check(log)
             self.look(log)
         by_offset = [epoch for _, epoch in sorted(epochs_by_offset(self.log).items())]
         assert by_offset == sorted(by_offset), "epochs never go back"
-        for epoch, start in self.log.leader_epochs:
+        for epoch, start in self.log._leader_epochs:
             assert start >= len(by_offset) or by_offset[start] >= epoch
             assert not start or start > len(by_offset) or by_offset[start - 1] < epoch
 
@@ -536,10 +536,10 @@ def test_a_truncation_that_is_interrupted_anywhere_is_noticed_if_it_cut_somethin
             assert len(now) >= to
             outcomes.add(len(now))
             for offset in range(9):
-                assert (offset <= log.epoch_end(0)) == (offset <= len(now)), f"step {number}: {log.leader_epochs}"
+                assert (offset <= log.epoch_end(0)) == (offset <= len(now)), f"step {number}: {log._leader_epochs}"
             fill(log, 9, start=100)
             for offset in range(9):
-                assert (offset <= log.epoch_end(0)) == (offset <= len(now)), f"step {number}: {log.leader_epochs}"
+                assert (offset <= log.epoch_end(0)) == (offset <= len(now)), f"step {number}: {log._leader_epochs}"
         with Log.open(after, QUIET) as log:
             assert log.recovery.findings == []
     assert {to, 8} <= outcomes
@@ -561,7 +561,7 @@ def test_a_truncation_across_earlier_epochs_that_is_interrupted_anywhere_hides_n
         world.log.sync()
         world.check_all()
         world.truncate(back)
-    assert world.log.leader_epochs == ((0, 0), (1, 3), (2, 7))
+    assert world.log._leader_epochs == ((0, 0), (1, 3), (2, 7))
     world.truncate(4)
     world.check_all()
     disk, found = world.disk, []
@@ -606,9 +606,9 @@ def written_in_epochs(place: Place, **settings_: Any) -> Log:
     "work",
     [
         lambda log: log.compact(),
-        lambda log: log.merge_segments(),
-        lambda log: log.recompress("gzip"),
-        lambda log: (log.merge_segments(), log.compact(), log.recompress("lz4"), log.merge_segments()),
+        lambda log: log._merge_segments(),
+        lambda log: log._recompress("gzip"),
+        lambda log: (log._merge_segments(), log.compact(), log._recompress("lz4"), log._merge_segments()),
     ],
     ids=["compact", "merge", "recompress", "all"],
 )
@@ -617,14 +617,14 @@ def test_a_rewrite_keeps_the_epoch_of_every_offset(
 ) -> None:
     """And joins no batches of two epochs into one."""
     log = written_in_epochs(place, compression=compression)
-    before, epochs = epochs_by_offset(log), log.leader_epochs
+    before, epochs = epochs_by_offset(log), log._leader_epochs
     assert epochs == ((0, 0), (1, 6), (2, 12), (3, 18), (4, 24))
     batches, segments = sum(len(place.batches(base)) for base in place.bases()), len(log.segments)
     work(log)
     after = sum(len(place.batches(base)) for base in place.bases()), len(log.segments)
     assert after[0] < batches or after[1] < segments, "nothing was joined"
     assert epochs_by_offset(log) == before
-    assert log.leader_epochs == epochs
+    assert log._leader_epochs == epochs
     for base in place.bases():
         for batch in place.batches(base):
             assert len({before[offset] for offset in range(batch.base_offset, batch.last_offset + 1)}) == 1
@@ -632,7 +632,7 @@ def test_a_rewrite_keeps_the_epoch_of_every_offset(
     log.close()
     place.remove(FILE)
     log = place.open(QUIET)
-    assert log.leader_epochs == epochs, "rebuilt from what the rewrite has left"
+    assert log._leader_epochs == epochs, "rebuilt from what the rewrite has left"
 
 
 def test_a_rewrite_keeps_the_epoch_of_batches_that_stand_alone(place: Place) -> None:
@@ -648,8 +648,8 @@ def test_a_rewrite_keeps_the_epoch_of_batches_that_stand_alone(place: Place) -> 
     log.seal()
     before = epochs_by_offset(log)
     assert sorted(set(before.values())) == [0, 1, 2]
-    log.recompress("gzip")
-    log.merge_segments()
+    log._recompress("gzip")
+    log._merge_segments()
     assert epochs_by_offset(log) == before
 
 
@@ -660,7 +660,7 @@ def test_imported_batches_keep_their_epochs_and_begin_them(place: Place) -> None
     log = place.open(QUIET)
     raw = foreign((0, [b"a"]), (1, [b"b"]), epoch=3) + foreign((2, [b"c"]), epoch=5) + foreign((3, [b"d"]), epoch=5)
     assert log._append_at_offsets(raw) == range(4)
-    assert log.leader_epochs == ((3, 0), (5, 2))
+    assert log._leader_epochs == ((3, 0), (5, 2))
     assert epochs_by_offset(log) == {0: 3, 1: 3, 2: 5, 3: 5}
     assert place.files()[named(0)] == raw, "not a byte was changed"
     assert as_kafka_reads_it(place.files()[FILE]) == [(3, 0), (5, 2)]
@@ -668,7 +668,7 @@ def test_imported_batches_keep_their_epochs_and_begin_them(place: Place) -> None
     assert epochs_by_offset(log)[4] == 5
     log.close()
     with place.open(QUIET) as log:
-        assert (log.recovery.findings, log.leader_epochs) == ([], ((3, 0), (5, 2)))
+        assert (log.recovery.findings, log._leader_epochs) == ([], ((3, 0), (5, 2)))
 
 
 def test_imported_batches_of_lower_epochs_are_raised(place: Place) -> None:
@@ -679,7 +679,7 @@ def test_imported_batches_of_lower_epochs_are_raised(place: Place) -> None:
     log._append_at_offsets(raw)
     assert raw == kept, "the caller's buffer is not changed"
     assert epochs_by_offset(log) == {0: 4, 1: 4, 2: 6, 3: 6}
-    assert log.leader_epochs == ((4, 0), (6, 2))
+    assert log._leader_epochs == ((4, 0), (6, 2))
     assert log.verify()
     assert values(log) == [b"a", b"b", b"c", b"d"]
 
@@ -691,9 +691,9 @@ def test_offsets_that_an_import_leaves_out_are_in_an_epoch_as_well(place: Place)
     found = epochs_by_offset(log)
     assert [found[offset] for offset in range(10)] == sorted(found.values())
     assert (found[0], found[5], found[9]) == (0, 2, 3)
-    assert log.leader_epochs[0] == (0, 0)
+    assert log._leader_epochs[0] == (0, 0)
     assert log.leader_epoch == 3
-    for epoch, start in log.leader_epochs[1:]:
+    for epoch, start in log._leader_epochs[1:]:
         assert (found[start - 1] < epoch, found[start]) == (True, epoch)
     assert log.epoch_end(0) >= 1
 
@@ -715,7 +715,7 @@ def test_an_import_that_fails_loses_no_position(place: Place) -> None:
     assert found[3] == log.leader_epoch
     assert log.epoch_end(0) >= 3
     assert log._append_at_offsets(foreign((4, [b"y"]), epoch=9)) == range(4, 5)
-    assert log.leader_epochs[-1] == (9, 4)
+    assert log._leader_epochs[-1] == (9, 4)
     log.close()
 
 
@@ -761,7 +761,7 @@ def lived(place: Place, closed: bool) -> Place:
     fill(log, 3)
     log.truncate(5)
     fill(log, 3)
-    assert log.leader_epochs == ((0, 0), (1, 3), (2, 5))
+    assert log._leader_epochs == ((0, 0), (1, 3), (2, 5))
     if closed:
         log.close()
     return place.copy()
@@ -822,7 +822,7 @@ def test_a_list_that_is_not_the_last_is_rebuilt_from_the_batches(place: Place, w
     log.close()
     log = damaged.open(QUIET)
     assert log.recovery.findings == []
-    assert as_kafka_reads_it(damaged.files()[FILE]) == list(log.leader_epochs)
+    assert as_kafka_reads_it(damaged.files()[FILE]) == list(log._leader_epochs)
     positions(log)
 
 
@@ -879,7 +879,7 @@ def test_a_list_that_was_lost_is_there_again_after_opening(place: Place, closed:
     damaged = lived(place, closed)
     damaged.remove(FILE)
     log = damaged.open(QUIET)
-    assert as_kafka_reads_it(damaged.files()[FILE]) == list(log.leader_epochs)
+    assert as_kafka_reads_it(damaged.files()[FILE]) == list(log._leader_epochs)
     log.close()
     log = damaged.open(QUIET)
     assert log.recovery.findings == []
@@ -939,7 +939,7 @@ def test_a_log_of_version_02_opens_and_loses_no_position(place: Place, closed: b
     assert values(log) == sent
     for _ in range(3):
         log.append(b"new")
-        assert all(offset <= log.epoch_end(epoch) for offset, epoch in reached), f"{reached} {log.leader_epochs}"
+        assert all(offset <= log.epoch_end(epoch) for offset, epoch in reached), f"{reached} {log._leader_epochs}"
     by_offset = epochs_by_offset(log)
     assert by_offset[8] == log.leader_epoch >= max(by_offset.values())
     saved = Checkpoint.decode(old.files()["checkpoint"])
@@ -958,7 +958,7 @@ def test_a_log_of_version_02_that_was_closed_cleanly_stays_in_its_epoch(place: P
     log.close()
     old = as_version_02(place, closed=True)
     log = old.open(QUIET)
-    assert log.leader_epochs == ((0, 0),)
+    assert log._leader_epochs == ((0, 0),)
     assert FILE not in old.names()
 
 
@@ -1026,7 +1026,7 @@ def test_a_follower_in_another_process_is_told_the_end_of_its_epoch(tmp_path: Pa
         log.truncate(3)
         fill(log, 9, start=100)
         assert other.tell("following()") == (8, 3)
-        assert other.tell("(log.leader_epochs, log.epoch_end(0), log.position())") == (((0, 0), (1, 3)), 3, (12, 1))
+        assert other.tell("(log._leader_epochs, log.epoch_end(0), log.position())") == (((0, 0), (1, 3)), 3, (12, 1))
         other.tell("records = log.follow(3, timeout=30)")
         assert [other.tell("following()") for _ in range(9)] == list(range(3, 12))
     log.close()
@@ -1056,7 +1056,7 @@ def test_a_follower_goes_on_when_another_writer_has_recovered_the_log(tmp_path: 
         assert [next(records).offset for _ in range(5)] == list(range(5))
         other.kill()
     with Log.open(tmp_path / "log", QUIET) as log:
-        assert log.leader_epochs == ((0, 0), (1, 5))
+        assert log._leader_epochs == ((0, 0), (1, 5))
         log.append(b"5")
         assert next(records).value == b"5"
         assert reader.epoch_end(0) == 5

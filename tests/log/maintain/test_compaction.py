@@ -928,7 +928,7 @@ def changed_beside_maintenance(log: Log, seed: int, steps: int) -> list[Entry]:
     def keep_up() -> None:
         chance = random.Random(seed + 1)
         while not done.is_set():
-            work = chance.choice([log.merge_segments, log.recompress, log.scrub, None, None])
+            work = chance.choice([log._merge_segments, log._recompress, log._scrub, None, None])
             work() if work else compact(log, chance.choice([0, LONG_MS]), chance.choice([SMALL_TABLE, 1 << 20]))
 
     with ThreadPoolExecutor(1) as pool:

@@ -48,13 +48,13 @@ def test_a_gap_costs_some_files_at_most(tmp_path: Path, gap: int) -> None:
 def test_a_log_with_a_gap_is_compacted_and_recompressed(tmp_path: Path, gap: int) -> None:
     with filled(tmp_path / "log", gap) as log:
         log.seal()
-        log.recompress()
+        log._recompress()
         assert [record.value for record in log] == VALUES
         report = log.compact()
         assert not report.damaged
         assert [record.value for record in log] == [b"b17", b"b18", b"b19"]
         assert [record.offset for record in log] == [20 + gap + n for n in (17, 18, 19)]
-        log.merge_segments()
+        log._merge_segments()
         assert log.verify()
         assert [record.value for record in log] == [b"b17", b"b18", b"b19"]
 

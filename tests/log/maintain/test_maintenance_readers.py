@@ -100,8 +100,8 @@ def numbered(place: Place, *, all_sealed: bool = False, **settings: Any) -> Log:
 
 WORK: dict[str, Callable[[Log], object]] = {
     "compact": lambda log: log.compact(),
-    "merge": lambda log: log.merge_segments(),
-    "recompress": lambda log: log.recompress(),
+    "merge": lambda log: log._merge_segments(),
+    "recompress": lambda log: log._recompress(),
 }
 
 
@@ -168,7 +168,7 @@ def test_a_time_is_found_while_segments_are_replaced(file_place: FilePlace, monk
     log = numbered(file_place)
     reader = file_place.open(mode="r", max_mapped_segments=0)
     real = FollowedSegmentSet.refresh
-    work: list[Callable[[], object]] = [log.merge_segments, lambda: log.trim(60)]
+    work: list[Callable[[], object]] = [log._merge_segments, lambda: log.trim(60)]
 
     def refresh(self: Any) -> bool:
         """What it has listed is gone the next moment."""
@@ -210,8 +210,8 @@ def test_views_of_a_segment_that_was_replaced_stay_valid(file_place: FilePlace) 
     page = log.fetch(0, 1 << 20)
     before = [batch.to_pylist() for batch in batches], page.raw
     log.compact()
-    log.merge_segments()
-    log.recompress()
+    log._merge_segments()
+    log._recompress()
     assert ([batch.to_pylist() for batch in batches], page.raw) == before
 
 
@@ -273,7 +273,7 @@ def test_a_listing_that_misses_the_swap_and_what_it_replaced_is_looked_at_again(
     """A directory is not listed in one moment: what is renamed meanwhile may be missing under both names."""
     log = numbered(file_place)
     stale = log._access.directory.names()
-    log.merge_segments()
+    log._merge_segments()
     reader = file_place.open(mode="r")
     real = type(reader._access.directory).names
     lies = [[name for name in stale if not name.startswith(f"{12:020d}")]]
@@ -370,7 +370,7 @@ def test_a_log_may_be_removed_during_maintenance(place: Place) -> None:
     def work() -> None:
         while not done.is_set():
             log.compact()
-            log.merge_segments()
+            log._merge_segments()
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(work)

@@ -17,7 +17,7 @@ from ..places import eventually
 CONFIG = LogConfig(segment_bytes=2000, durability="os")
 
 
-@pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub"])
+@pytest.mark.parametrize("work", ["compact", "_merge_segments", "_recompress", "_scrub"])
 def test_a_writer_does_not_wait_until_maintenance_is_done(work: str) -> None:
     inner = MemoryDirectory()
     with Log.open(inner, CONFIG) as log:

@@ -39,7 +39,7 @@ def test_merging_joins_small_segments_byte_for_byte(place: Place) -> None:
     log.append(b"active")
     before = place.files()
     expected = values(log)
-    report = log.merge_segments()
+    report = log._merge_segments()
     assert (report.segments_before, report.segments_after) == (3, 1)
     assert bases(log) == [0, 12]
     assert place.files()[named(0)] == before[named(0)] + before[named(3)] + before[named(7)]
@@ -52,7 +52,7 @@ def test_merged_segments_are_found_by_every_kind_of_reading(memory_place: Memory
     log = memory_place.open(LogConfig(segment_bytes=9000, index_interval_bytes=300, compression="lz4", durability="os"))
     filling = Filling(log, random.Random(2))
     filling.fill(300)
-    assert log.merge_segments()
+    assert log._merge_segments()
     check_everything(log, filling.entries)
     log.close()
     check_everything(memory_place.open(), filling.entries)
@@ -62,13 +62,13 @@ def test_merging_stops_at_the_size_of_a_segment(place: Place) -> None:
     log = in_segments(place, 5, 5, 5, 5, segment_bytes=1000)
     size = log.segments[0].size_bytes
     assert 2 * size <= 1000 < 3 * size
-    assert log.merge_segments()
+    assert log._merge_segments()
     assert bases(log) == [0, 10, 20]
 
 
 def test_merging_leaves_segments_alone_that_are_large_enough(place: Place) -> None:
     log = in_segments(place, 5, 50, 5, 5)
-    assert log.merge_segments(below_bytes=2000)
+    assert log._merge_segments(below_bytes=2000)
     assert bases(log) == [0, 5, 55, 65]
 
 
@@ -77,7 +77,7 @@ def test_merging_keeps_what_is_far_apart_in_time_apart(place: Place) -> None:
     for timestamp in (1000, 5000, 50_000, 51_000):
         log.append(b"x", timestamp=timestamp)
         log.seal()
-    assert log.merge_segments()
+    assert log._merge_segments()
     assert bases(log) == [0, 2, 4]
 
 
@@ -87,7 +87,7 @@ def test_a_damaged_segment_is_not_merged(place: Place) -> None:
     place.flip(named(2), 65)
     log = place.open()
     before = place.files()[named(2)]
-    log.merge_segments()
+    log._merge_segments()
     assert place.files()[named(2)] == before
     assert [log.read(offset).offset for offset in (0, 1, 3, 4, 5)] == [0, 1, 3, 4, 5]
     with pytest.raises(CorruptBatch):
@@ -99,7 +99,7 @@ def test_one_damaged_segment_does_not_keep_the_others_from_being_merged(place: P
     log.close()
     place.flip(named(0), 65)
     log = place.open()
-    log.merge_segments()
+    log._merge_segments()
     assert len(log.segments) < 6
 
 
@@ -118,7 +118,7 @@ def test_a_merged_log_recognises_its_producers(place: Place) -> None:
     for i in range(3):
         log.append_many([b"%d" % i], producer=Producer(5, 0, i))
         log.seal()
-    assert log.merge_segments()
+    assert log._merge_segments()
     log.close()
     place.remove("producers")
     log = place.open()
@@ -128,7 +128,7 @@ def test_a_merged_log_recognises_its_producers(place: Place) -> None:
 def test_a_trimmed_beginning_stays_trimmed_after_merging(place: Place) -> None:
     log = in_segments(place, 4, 4)
     log.trim(2)
-    log.merge_segments()
+    log._merge_segments()
     assert (log.lowest_offset, len(list(log))) == (2, 6)
     log.close()
     log = place.open()
@@ -146,14 +146,14 @@ def test_recompression_changes_no_record(memory_place: MemoryPlace, before: str,
     log = memory_place.open(LogConfig(segment_bytes=9000, compression=before, durability="os"))
     filling = Filling(log, random.Random(f"{before} {after}"))
     filling.fill(150)
-    log.recompress(after)
+    log._recompress(after)
     check_everything(log, filling.entries)
 
 
 def test_recompression_makes_smaller_what_can_be(place: Place) -> None:
     log = in_segments(place, 200, 200)
     before = log.size_bytes
-    report = log.recompress("zstd")
+    report = log._recompress("zstd")
     assert report.segments == 2
     assert report.bytes_before - report.bytes_after == before - log.size_bytes > before // 2
     assert {header.compression for header in place.batches(0)} == {4}
@@ -162,10 +162,10 @@ def test_recompression_makes_smaller_what_can_be(place: Place) -> None:
 
 def test_what_was_recompressed_is_not_looked_at_again(place: Place) -> None:
     log = in_segments(place, 200)
-    assert log.recompress("zstd")
-    assert not log.recompress("zstd")
+    assert log._recompress("zstd")
+    assert not log._recompress("zstd")
     log.close()
-    assert not place.open().recompress("zstd")
+    assert not place.open()._recompress("zstd")
 
 
 def test_segments_that_would_not_become_smaller_stay(place: Place) -> None:
@@ -173,7 +173,7 @@ def test_segments_that_would_not_become_smaller_stay(place: Place) -> None:
     log.append_many([random.Random(1).randbytes(5000)])
     log.seal()
     before = place.files()[named(0)]
-    assert not log.recompress("zstd")
+    assert not log._recompress("zstd")
     assert place.files()[named(0)] == before
     assert not [name for name in place.names() if name.endswith(".tmp")]
 
@@ -194,7 +194,7 @@ def test_recompression_needs_a_codec(place: Place) -> None:
     log = in_segments(place, 2)
     for name in ("none", "zip"):
         with pytest.raises(InvalidConfig):
-            log.recompress(name)
+            log._recompress(name)
 
 
 def test_a_damaged_segment_is_not_recompressed(place: Place) -> None:
@@ -203,7 +203,7 @@ def test_a_damaged_segment_is_not_recompressed(place: Place) -> None:
     place.flip(named(0), 65)
     log = place.open()
     before = place.files()[named(0)]
-    assert log.recompress().segments == 1
+    assert log._recompress().segments == 1
     assert place.files()[named(0)] == before
 
 
@@ -213,7 +213,7 @@ def test_recompression_keeps_the_times_that_the_log_gave(place: Place) -> None:
         log.append_many([b"same" * 20] * 10)
     log.seal()
     before = [(r.offset, r.timestamp, r.timestamp_type) for r in log]
-    assert log.recompress()
+    assert log._recompress()
     assert [(r.offset, r.timestamp, r.timestamp_type) for r in log] == before
 
 
@@ -222,7 +222,7 @@ def test_recompression_keeps_the_times_that_the_log_gave(place: Place) -> None:
 
 def test_scrubbing_reads_every_sealed_segment(place: Place) -> None:
     log = in_segments(place, 3, 4)
-    report = log.scrub()
+    report = log._scrub()
     assert report.ok
     assert (report.segments, report.size_bytes) == (2, log.size_bytes)
     assert str(report) == "scrubbed 2 segments: all good"
@@ -233,7 +233,7 @@ def test_scrubbing_finds_a_flipped_bit(place: Place) -> None:
     log.close()
     place.flip(named(3), place.batches(3)[1].position + 65, 1)
     log = place.open()
-    report = log.scrub()
+    report = log._scrub()
     assert not report.ok
     assert [(p.path.rpartition("/")[2], p.next_offset) for p in report.problems] == [(named(3), 5)]
 
@@ -318,12 +318,12 @@ def compacted_and_sealed(place: Place) -> Log:
     return log
 
 
-@pytest.mark.parametrize("work", ["recompress", "scrub"])
+@pytest.mark.parametrize("work", ["_recompress", "_scrub"])
 def test_what_is_truncated_meanwhile_is_not_taken_for_compacted(
     place: Place, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     log = compacted_and_sealed(place)
-    where = (rewrite, "replace_run") if work == "recompress" else (maintenance, "verify_segment")
+    where = (rewrite, "replace_run") if work == "_recompress" else (maintenance, "verify_segment")
     interrupted(monkeypatch, *where, lambda: log.truncate(2))
     getattr(log, work)()
     monkeypatch.undo()
@@ -336,7 +336,7 @@ def test_what_is_truncated_meanwhile_is_not_taken_for_compacted(
     assert [record.offset for record in log if record.key == b"b"] == [1]
 
 
-@pytest.mark.parametrize("work", ["merge_segments", "recompress", "compact"])
+@pytest.mark.parametrize("work", ["_merge_segments", "_recompress", "compact"])
 @pytest.mark.parametrize("change", ["trim", "truncate", "remove_expired"])
 def test_work_on_segments_that_go_meanwhile_is_given_up(
     place: Place, monkeypatch: pytest.MonkeyPatch, work: str, change: str
@@ -351,7 +351,7 @@ def test_work_on_segments_that_go_meanwhile_is_given_up(
         "truncate": lambda: log.truncate(120),
         "remove_expired": lambda: log.remove_expired(1000),
     }
-    name = "merge_run" if work == "merge_segments" else "replace_run"
+    name = "merge_run" if work == "_merge_segments" else "replace_run"
     interrupted(monkeypatch, rewrite, name, changes[change])
     getattr(log, work)()
     monkeypatch.undo()
@@ -406,7 +406,7 @@ def test_retreating_notes_say_nothing_about_what_is_cut_off() -> None:
 # --- who may
 
 
-@pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub", "maintain"])
+@pytest.mark.parametrize("work", ["compact", "_merge_segments", "_recompress", "_scrub", "maintain"])
 def test_maintenance_is_refused_by_a_reader_and_by_a_closed_log(file_place: FilePlace, work: str) -> None:
     log = in_segments(file_place, 2)
     with pytest.raises(ReadOnlyLog):
@@ -416,7 +416,7 @@ def test_maintenance_is_refused_by_a_reader_and_by_a_closed_log(file_place: File
         getattr(log, work)()
 
 
-@pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub", "maintain"])
+@pytest.mark.parametrize("work", ["compact", "_merge_segments", "_recompress", "_scrub", "maintain"])
 def test_maintenance_of_an_empty_log_does_nothing(place: Place, work: str) -> None:
     log = place.open()
     before = place.files()

@@ -163,7 +163,7 @@ def test_a_reader_is_not_alarmed_by_a_writer_that_truncates_trims_and_rotates(tm
         log.truncate(9)
         fill(log, 6)
         log.trim(7)
-        log.merge_segments(below_bytes=1000)
+        log._merge_segments(below_bytes=1000)
         log.truncate(8)
         fill(log, 2)
         log.trim(log.next_offset)
@@ -219,7 +219,7 @@ def test_segments_that_a_rewrite_has_replaced_are_no_loss(place: Place) -> None:
     built(place)
     before = place.files()[CHECKPOINT]
     with place.open() as log:
-        log.merge_segments(below_bytes=100_000)
+        log._merge_segments(below_bytes=100_000)
     place.write(CHECKPOINT, before)
     with place.open() as log:
         assert log.recovery

@@ -320,7 +320,7 @@ def finish(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> No
     if where is Where.TRUNCATION:
         assert before[named(10)].startswith(after[named(10)])
         assert len(place.batches(10)) == 3
-        assert log.leader_epochs == ((0, 0), (log.leader_epoch, 13))
+        assert log._leader_epochs == ((0, 0), (log.leader_epoch, 13))
         return
     assert before[named(5)].startswith(after[named(5)])
     assert len(place.batches(5)) == 5
@@ -342,10 +342,10 @@ def rebuild(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> N
     elif where is Where.CHECKPOINT:
         assert Checkpoint.decode(after["checkpoint"]).durable_offset == 13
     elif where is Where.EPOCHS:
-        assert log.leader_epochs[0] == (0, 0)
-        assert log.leader_epochs[-1] == (log.leader_epoch, 13)
+        assert log._leader_epochs[0] == (0, 0)
+        assert log._leader_epochs[-1] == (log.leader_epoch, 13)
         assert log.leader_epoch == (3 if log.recovery.clean else 4), "no number is used twice"
-        assert after["leader-epoch-checkpoint"] == Epochs(log.leader_epochs).encode()
+        assert after["leader-epoch-checkpoint"] == Epochs(log._leader_epochs).encode()
     else:
         log.seal()
         log.append(b"x")

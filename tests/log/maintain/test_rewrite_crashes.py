@@ -59,8 +59,8 @@ def everything(log: Log) -> None:
 WORK: dict[str, tuple[Callable[[Log], object], list[Callable[[Log], object]]]] = {
     "compaction": (compact, []),
     "compaction of tombstones": (forget, [compact]),
-    "merging": (lambda log: log.merge_segments(), []),
-    "recompression": (lambda log: log.recompress(), []),
+    "merging": (lambda log: log._merge_segments(), []),
+    "recompression": (lambda log: log._recompress(), []),
     "everything": (everything, []),
 }
 

@@ -67,7 +67,7 @@ def tiered(directory: Any, count: int = 60, **changes: Any) -> tuple[Log, Mirror
     fill(log, count)
     mirror.copy(log)
     assert tier(log)
-    assert 0 < log.local_offset < count
+    assert 0 < log._local_offset < count
     return log, mirror
 
 
@@ -78,7 +78,7 @@ def test_the_start_stays_and_the_files_are_gone() -> None:
     directory = MemoryDirectory()
     log, _ = tiered(directory)
     assert (log.lowest_offset, log.next_offset, len(log)) == (0, 60, 60)
-    assert log.segments[0].base_offset == log.local_offset
+    assert log.segments[0].base_offset == log._local_offset
     assert sum(name.endswith(".log") for name in directory.names()) == len(log.segments)
     assert log.size_bytes < 2000
     assert log._remote_bytes > 2000
@@ -90,7 +90,7 @@ def test_everything_is_read_as_before(mode: str) -> None:
     log, mirror = tiered(directory)
     if mode == "r":
         log = opened(directory, mirror, "r")
-    here = log.local_offset
+    here = log._local_offset
     assert values(log) == expected(0, 60)
     for start in (0, 1, here - 1, here, here + 1, 59, 60):
         assert values(log, start) == expected(start, 60)
@@ -128,7 +128,7 @@ def test_times_are_found_wherever_they_are() -> None:
     log, mirror = tiered(MemoryDirectory())
     asked = mirror.asked
     assert log.offset_at(1059) == 59
-    assert log.newest() == (59, 1059)
+    assert log._newest() == (59, 1059)
     assert mirror.asked == asked  # what is recorded of the mirror says that it is not there
     assert [log.offset_at(each) for each in (0, 1000, 1007, 1059, 1060)] == [0, 0, 7, 59, 60]
     log.append(b"old", timestamp=5)
@@ -138,7 +138,7 @@ def test_times_are_found_wherever_they_are() -> None:
 def test_local_reads_do_not_ask_the_replica() -> None:
     log, mirror = tiered(MemoryDirectory())
     asked = mirror.asked
-    here = log.local_offset
+    here = log._local_offset
     assert values(log, here) == expected(here, 60)
     log.read(here)
     log.fetch(here, 100)
@@ -151,7 +151,7 @@ def test_local_reads_do_not_ask_the_replica() -> None:
 def test_a_replica_that_is_away_is_an_error_and_what_is_here_can_be_read() -> None:
     log, mirror = tiered(MemoryDirectory())
     mirror.is_reachable = False
-    here = log.local_offset
+    here = log._local_offset
     assert values(log, here) == expected(here, 60)
     calls: list[Any] = [
         lambda: list(log.scan()),
@@ -175,7 +175,7 @@ def test_without_a_store_the_error_says_what_to_do() -> None:
         assert alone.lowest_offset == 0
         with pytest.raises(RemoteUnavailable, match=r"sawlog\.open"):
             values(alone)
-        assert values(alone, alone.local_offset) == expected(alone.local_offset, 60)
+        assert values(alone, alone._local_offset) == expected(alone._local_offset, 60)
 
 
 @pytest.mark.parametrize("mode", ["w", "r"])
@@ -196,11 +196,11 @@ def test_a_scan_goes_on_while_segments_are_removed(mode: str) -> None:
 def test_restarts_change_nothing() -> None:
     directory = MemoryDirectory()
     log, mirror = tiered(directory)
-    here, epochs = log.local_offset, log.leader_epochs
+    here, epochs = log._local_offset, log._leader_epochs
     for _ in range(3):
         log.close()
         log = opened(directory, mirror)
-        assert (log.lowest_offset, log.local_offset, log.leader_epochs) == (0, here, epochs)
+        assert (log.lowest_offset, log._local_offset, log._leader_epochs) == (0, here, epochs)
         assert not log.recovery.findings
         assert values(log) == expected(0, 60)
 
@@ -220,9 +220,9 @@ def test_nothing_is_removed_that_the_replica_does_not_have() -> None:
     assert report
     assert report.segments
     assert "are only in the replica now" in str(report)
-    assert f"the rest stays here: the replica does not have offsets {log.local_offset} to " in str(report)
+    assert f"the rest stays here: the replica does not have offsets {log._local_offset} to " in str(report)
     assert "it has 0 to 29" in str(report)
-    assert log.local_offset <= 30
+    assert log._local_offset <= 30
     assert values(log) == expected(0, 90)
 
 
@@ -234,7 +234,7 @@ def test_other_records_at_the_same_offsets_are_not_taken_for_ours() -> None:
         mirror.log.append(b"other %d" % offset, key=b"%d" % (offset % 3), timestamp=1000 + offset)
     mirror.raw = b"".join(mirror.log.fetch(at, 1).raw for at in range(60))
     assert unproven(log) == "the replica has other records at offsets 0 to 5"
-    assert log.local_offset == 0
+    assert log._local_offset == 0
 
 
 def test_another_history_is_not_taken_for_ours() -> None:
@@ -259,7 +259,7 @@ def test_the_last_segment_stays() -> None:
     log.seal()
     mirror.copy(log)
     tier(log)
-    assert (len(log.segments), log.local_offset, log.size_bytes) == (1, 20, 0)
+    assert (len(log.segments), log._local_offset, log.size_bytes) == (1, 20, 0)
     assert values(log) == expected(0, 20)
     assert log[-1].value == b"value 19"
     fill(log, 5)
@@ -274,12 +274,12 @@ def test_an_open_transaction_keeps_its_segments_here() -> None:
     fill(log, 40)
     mirror.copy(log)
     tier(log)
-    assert log.local_offset <= 5
+    assert log._local_offset <= 5
     log.append_marker(7, 0, commit=False)
     fill(log, 40)
     mirror.copy(log)
     tier(log)
-    assert log.local_offset > 46
+    assert log._local_offset > 46
     assert [each.value for each in log.scan() if each.value == b"mine"] == []
     assert [each.value for each in log.scan(isolation="uncommitted") if each.value == b"mine"] == [b"mine"]
     assert (7, 5) in log.fetch(5, 1).aborted
@@ -291,10 +291,10 @@ def test_a_recompressed_segment_is_removed_if_its_records_are_the_same() -> None
     fill(log, 120)
     mirror.copy(log)
     before = log.size_bytes
-    log.recompress("gzip")
+    log._recompress("gzip")
     assert log.size_bytes < before
     assert tier(log)
-    assert log.local_offset > 0
+    assert log._local_offset > 0
     assert values(log) == expected(0, 120)
 
 
@@ -314,9 +314,9 @@ def test_a_replica_that_does_not_answer_is_reported_and_the_rest_of_maintenance_
 def test_trim_in_the_remote_part_moves_only_the_start() -> None:
     directory = MemoryDirectory()
     log, mirror = tiered(directory)
-    here, segments = log.local_offset, log.segments
+    here, segments = log._local_offset, log.segments
     assert log.trim(7) == 7
-    assert (log.lowest_offset, log.local_offset, log.segments) == (7, here, segments)
+    assert (log.lowest_offset, log._local_offset, log.segments) == (7, here, segments)
     assert values(log) == expected(7, 60)
     with pytest.raises(OffsetOutOfRange) as caught:
         log.read(6)
@@ -328,18 +328,18 @@ def test_trim_in_the_remote_part_moves_only_the_start() -> None:
     assert values(log) == expected(7, 60)
     assert log.trim(here + 1) == here + 1 - 7
     assert load_remote(directory) is None
-    assert (log.lowest_offset, log.local_offset) == (here + 1, here + 1)
+    assert (log.lowest_offset, log._local_offset) == (here + 1, here + 1)
     assert values(log) == expected(here + 1, 60)
 
 
 def test_retention_by_size_counts_what_is_only_in_the_replica() -> None:
     log, mirror = tiered(MemoryDirectory())
-    whole, here = log.size_bytes + log._remote_bytes, log.local_offset
+    whole, here = log.size_bytes + log._remote_bytes, log._local_offset
     log.close()
     log = opened(log._access.directory, mirror, retention_bytes=whole - 600)
     report = log.apply_retention()
     assert 0 < report.lowest_offset < here
-    assert log.local_offset == here
+    assert log._local_offset == here
     assert values(log) == expected(log.lowest_offset, 60)
     assert not report.removed_segments
 
@@ -347,19 +347,19 @@ def test_retention_by_size_counts_what_is_only_in_the_replica() -> None:
 def test_retention_by_age_moves_the_start_through_the_remote_part(monkeypatch: pytest.MonkeyPatch) -> None:
     directory = MemoryDirectory()
     log, mirror = tiered(directory)
-    here = log.local_offset
+    here = log._local_offset
     log.close()
     monkeypatch.setattr("sawlog.log.retention.now_ms", lambda: 1020 + 100)
     log = opened(directory, mirror, retention_ms=100)
     log.apply_retention()
     assert 10 < log.lowest_offset <= 21
-    assert log.local_offset == here
+    assert log._local_offset == here
     assert values(log) == expected(log.lowest_offset, 60)
 
 
 def test_truncate_below_what_is_here_is_refused() -> None:
     log, _ = tiered(MemoryDirectory())
-    here = log.local_offset
+    here = log._local_offset
     with pytest.raises(InvalidConfig, match="only in its replica"):
         log.truncate(here - 1)
     log.truncate(here)
@@ -400,8 +400,8 @@ def test_epochs_of_the_remote_part_stay_known_even_if_their_list_is_lost() -> No
     fill(log, 45)
     mirror.copy(log)
     tier(log)
-    assert log.local_offset > 15
-    assert log.leader_epochs == ((0, 0), (1, 15))
+    assert log._local_offset > 15
+    assert log._leader_epochs == ((0, 0), (1, 15))
     assert (log.epoch_end(0), log.epoch_end(1)) == (15, 60)
     log.close()
     for name in ("leader-epoch-checkpoint", "checkpoint"):
@@ -431,7 +431,7 @@ def test_without_a_checkpoint_nothing_is_lost() -> None:
 def test_a_lost_list_of_what_is_remote_is_reported_and_taken_from_the_replica(how: str) -> None:
     directory = MemoryDirectory()
     log, mirror = tiered(directory)
-    here = log.local_offset
+    here = log._local_offset
     log.close()
     if how == "damaged":
         directory.replace("remote", b"damaged")
@@ -449,7 +449,7 @@ def test_a_lost_list_of_what_is_remote_is_reported_and_taken_from_the_replica(ho
             assert "/remote at byte 0: the list of segments that are only in the replica is missing" in str(problem)
         log.close()
     log = opened(directory, mirror)
-    assert (log.lowest_offset, log.local_offset) == (0, here)
+    assert (log.lowest_offset, log._local_offset) == (0, here)
     assert values(log) == expected(0, 60)
     with pytest.raises(RemoteUnavailable, match="maintenance"):
         log.trim(5)
@@ -471,7 +471,7 @@ def test_a_lost_list_of_what_is_remote_is_reported_and_taken_from_the_replica(ho
 def test_a_log_that_is_here_as_a_whole_again_needs_no_list_of_what_is_remote() -> None:
     directory = MemoryDirectory()
     log, _ = tiered(directory)
-    log.trim(log.local_offset + 1)
+    log.trim(log._local_offset + 1)
     start = log.lowest_offset
     log.close()
     assert not directory.exists("remote")
@@ -492,7 +492,7 @@ def test_a_reader_is_not_misled_while_the_list_of_what_is_remote_appears_and_goe
     assert tier(log)
     reader._segment_set.refresh()
     assert reader._segment_set.remote == log._segment_set.remote
-    log.trim(log.local_offset + 1)
+    log.trim(log._local_offset + 1)
     reader._segment_set.refresh()
     assert reader._segment_set.remote is None
 
@@ -522,7 +522,7 @@ class Tiering(Workload):
         with opened(disk.plain, mirror, local_retention_bytes=0) as log:
             for _ in range(3):
                 self._step(log, mirror, self.promise, self.random)
-            assert log.lowest_offset < log.local_offset
+            assert log.lowest_offset < log._local_offset
 
     @staticmethod
     def _step(log: Log, mirror: Mirror, promise: Any, chosen: random.Random) -> None:
@@ -533,7 +533,7 @@ class Tiering(Workload):
         promise["raw"] = mirror.raw
         log.maintain(KEEP, log._shipped())
         if chosen.random() < 0.7:
-            promise["wanted"] = chosen.randrange(log.lowest_offset, min(log.local_offset + 3, log.next_offset + 1))
+            promise["wanted"] = chosen.randrange(log.lowest_offset, min(log._local_offset + 3, log.next_offset + 1))
             log.trim(promise["wanted"])
             promise["start"] = promise["wanted"]
 
@@ -578,7 +578,7 @@ class TieringOnce(Tiering):
             mirror.copy(log)
             self.promise["raw"] = mirror.raw
             log.maintain(KEEP, log._shipped())
-            assert log.local_offset == 3
+            assert log._local_offset == 3
             self.promise["wanted"] = 4
             log.trim(4)
             self.promise["start"] = 4

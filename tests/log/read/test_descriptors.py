@@ -28,7 +28,7 @@ def few() -> Iterator[int]:
 @pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.5 s each
 @pytest.mark.parametrize("scanned", [False, True], ids=["fresh", "scanned before"])
-@pytest.mark.parametrize("how", ["merge_segments", "compact", "recompress"])
+@pytest.mark.parametrize("how", ["_merge_segments", "compact", "_recompress"])
 def test_very_many_segments_are_rewritten_with_few_descriptors(
     tmp_path: Path, few: int, how: str, scanned: bool
 ) -> None:
@@ -41,4 +41,4 @@ def test_very_many_segments_are_rewritten_with_few_descriptors(
         getattr(log, how)()
         assert log.verify()
         assert len(list(log)) == (SEGMENTS + 20 if how == "compact" else 2 * SEGMENTS)
-        assert len(log.segments) < 50 or how == "recompress"
+        assert len(log.segments) < 50 or how == "_recompress"

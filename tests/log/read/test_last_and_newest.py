@@ -23,17 +23,17 @@ def stamped(log: Log, *times: int, at_once: bool = False) -> None:
 def test_the_newest_record_is_one_that_is_not_trimmed(place: Place, at_once: bool) -> None:
     log = place.open()
     stamped(log, 900, 100, 300, 200, 300, at_once=at_once)
-    assert log.newest() == (0, T + 900)
+    assert log._newest() == (0, T + 900)
     log.trim(1)
-    assert log.newest() == (2, T + 300)
+    assert log._newest() == (2, T + 300)
     log.trim(3)
-    assert log.newest() == (4, T + 300)
+    assert log._newest() == (4, T + 300)
     log.seal()
     stamped(log, 50)
     log.trim(5)
-    assert log.newest() == (5, T + 50)
+    assert log._newest() == (5, T + 50)
     log.trim(6)
-    assert log.newest() is None
+    assert log._newest() is None
 
 
 def test_the_newest_record_is_no_marker(place: Place) -> None:
@@ -41,9 +41,9 @@ def test_the_newest_record_is_no_marker(place: Place) -> None:
     stamped(log, 100, 200)
     log.append_batches(batch([b"v"], 7, timestamp=T + 150))
     log.append_marker(7, 0, commit=True)  # now, which is long after
-    assert log.newest() == (1, T + 200)
+    assert log._newest() == (1, T + 200)
     log.seal()
-    assert log.newest() == (1, T + 200)
+    assert log._newest() == (1, T + 200)
 
 
 def test_the_newest_record_is_found_among_many_segments(place: Place) -> None:
@@ -55,7 +55,7 @@ def test_the_newest_record_is_found_among_many_segments(place: Place) -> None:
     for start in range(0, 200, 9):
         log.trim(start)
         most = max(times[start:])
-        assert log.newest() == (times.index(most, start), T + most)
+        assert log._newest() == (times.index(most, start), T + most)
 
 
 def test_the_last_record_is_found_before_markers_gaps_and_what_was_aborted(place: Place) -> None:

@@ -192,7 +192,7 @@ def test_what_is_trimmed_truncated_or_not_visible_is_refused(file_place: FilePla
     for offset in (99, end - 5, end - 1):
         with pytest.raises(OffsetOutOfRange):
             log.read(offset)
-    with log.appending():
+    with log._appending():
         at = log.append(b"not yet")
         with pytest.raises(OffsetOutOfRange):
             log.read(at)
@@ -208,7 +208,7 @@ def test_what_is_trimmed_truncated_or_not_visible_is_refused(file_place: FilePla
 def test_a_page_and_a_read_stop_at_the_visible_end_inside_a_sealed_segment(file_place: FilePlace) -> None:
     log = file_place.open(segment_bytes=20_000, segment_age_ms=None)
     offsets = [log.append(b"x" * 50) for _ in range(100)]
-    with log.appending() as end:
+    with log._appending() as end:
         while len(log.segments) < 3:
             log.append(b"y" * 50)
         log.read(0)  # opens the segment

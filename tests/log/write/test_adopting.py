@@ -95,13 +95,13 @@ def test_it_is_a_part_of_an_append_and_is_rolled_back_with_it(place: Place) -> N
     log = place.open()
     log.append(b"before")
     area = staged(place, *three())
-    with suppress(ZeroDivisionError), log.appending():
+    with suppress(ZeroDivisionError), log._appending():
         log.append(b"a part")
         adopted(log, area)
         assert (log.visible_offset, log.next_offset) == (1, 14)
         raise ZeroDivisionError
     assert (values(log.scan()), log.next_offset) == ([b"before"], 1)
-    with log.appending():
+    with log._appending():
         adopted(log, area)
         log.append(b"after")
         assert values(log.scan()) == [b"before"]

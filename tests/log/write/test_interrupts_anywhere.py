@@ -131,7 +131,7 @@ def test_an_append_of_several_batches_that_was_interrupted_is_there_wholly_or_no
             log.append(b"before")
             interrupter = Interrupter(*when)
             try:
-                with interrupter.on(), log.appending():
+                with interrupter.on(), log._appending():
                     for number in range(4):
                         log.append(b"%d" % number * 200)
             except Stop:

@@ -129,12 +129,12 @@ def one_append(rng: random.Random) -> Callable[[Log], object]:
 
 def other(rng: random.Random) -> Callable[[Log], object]:
     def block(log: Log) -> None:
-        with log.appending():
+        with log._appending():
             log.append(b"one", timestamp=T)
             log.append(b"two", timestamp=T)
 
     def broken(log: Log) -> None:
-        with log.appending():
+        with log._appending():
             log.append(b"never", timestamp=T)
             raise KeyError
 
@@ -243,7 +243,7 @@ def test_a_stream_must_not_append_to_its_own_log(log: Log) -> None:
 
 
 def test_parts_of_an_append_are_not_visible_before_it_ends(log: Log) -> None:
-    with log.appending():
+    with log._appending():
         assert log.append(b"part") == 3
         assert log.visible_offset == 3
     assert log.visible_offset == 4
@@ -252,7 +252,7 @@ def test_parts_of_an_append_are_not_visible_before_it_ends(log: Log) -> None:
 
 def test_those_who_follow_are_woken(log: Log) -> None:
     woken = threading.Event()
-    stop = log.watch(woken.set)
+    stop = log._watch(woken.set)
     before = placed(log)
     log.append(b"news")
     assert woken.is_set()

@@ -399,7 +399,7 @@ def test_a_follower_in_another_process_is_given_a_record_when_it_is_durable(tmp_
 def in_parts(log: Log, way: str, count: int = 8) -> None:
     """One append of several batches, which do not fit into one segment."""
     if way == "appending":
-        with log.appending():
+        with log._appending():
             for _ in range(count):
                 log.append(b"x" * 90)
             log.sync()
@@ -447,7 +447,7 @@ def test_nothing_is_visible_in_the_middle_of_an_append(
     if policy == "always":
         assert log.durable_offset == 11
     assert [record.offset for record in reader.scan()] == [record.offset for record in log.scan()] == list(range(11))
-    assert (log.leader_epoch, log.leader_epochs) == (0, ((0, 0),))
+    assert (log.leader_epoch, log._leader_epochs) == (0, ((0, 0),))
     reader.close()
     log.close()
     with second(directory, "w") as log:
@@ -473,7 +473,7 @@ def test_an_append_that_fails_in_the_middle_was_never_there(
     assert (log.visible_offset, log.written_offset, log.next_offset) == (3, 3, 3)
     shows(log, 3)
     shows(reader, 3)
-    assert (log.leader_epoch, log.leader_epochs) == (0, ((0, 0),))
+    assert (log.leader_epoch, log._leader_epochs) == (0, ((0, 0),))
     stamped(log)
     shows(log, 4)
     shows(reader, 4)
@@ -491,7 +491,7 @@ def test_a_block_of_appends_that_raises_leaves_nothing(place: Place, policy: Any
     before = ends(log)
 
     def fail_half_way() -> None:
-        with log.appending():
+        with log._appending():
             for number in range(8):
                 stamped(log)
                 if number == 5:
@@ -506,7 +506,7 @@ def test_a_block_of_appends_that_raises_leaves_nothing(place: Place, policy: Any
     assert after[1:] == before[1:] == (3, 3, 3)
     assert after[0] in (before[0], 3)
     shows(log, 3)
-    assert log.leader_epochs == ((0, 0),)
+    assert log._leader_epochs == ((0, 0),)
     assert "leader-epoch-checkpoint" not in place.names()
     with place.copy().open(QUIET) as killed:
         assert killed.next_offset == 3
@@ -517,12 +517,12 @@ def test_a_block_of_appends_that_raises_leaves_nothing(place: Place, policy: Any
 
 def test_blocks_of_appends_count_when_the_outermost_ends(place: Place) -> None:
     log = place.open(QUIET.with_(durability="os"))
-    with log.appending():
+    with log._appending():
         log.append(b"a")
-        with log.appending():
+        with log._appending():
             log.append_many([b"b", b"c"])
         assert log.visible_offset == log.written_offset == 0
-        with suppress(RuntimeError), log.appending():
+        with suppress(RuntimeError), log._appending():
             log.append(b"taken back")
             raise RuntimeError
         assert log.next_offset == 3
@@ -533,7 +533,7 @@ def test_blocks_of_appends_count_when_the_outermost_ends(place: Place) -> None:
 
 def test_a_block_of_appends_that_syncs_inside_is_durable_when_it_ends(directory: FaultyDirectory) -> None:
     log = Log.open(directory, QUIET)
-    with log.appending():
+    with log._appending():
         stamped(log, 3)
         assert ends(log)[:3] == (0, 0, 0)
         log.sync()
@@ -651,8 +651,8 @@ def test_a_batch_that_a_killed_writer_had_not_synced_is_hidden_until_the_next_wr
             each.close()
     with Log.open(place, QUIET) as log:
         assert values(log.scan()) == values(reader.scan()) == [b"0", b"1", b"2", b"not synced"]
-        assert (log.durable_offset, log.leader_epochs) == (4, ((0, 0), (1, 4)))
-        assert (reader.next_offset, reader.leader_epochs) == (4, ((0, 0), (1, 4)))
+        assert (log.durable_offset, log._leader_epochs) == (4, ((0, 0), (1, 4)))
+        assert (reader.next_offset, reader._leader_epochs) == (4, ((0, 0), (1, 4)))
     reader.close()
 
 
@@ -955,7 +955,7 @@ def test_a_truncation_that_is_refused_before_it_begins_hides_nothing(
     shows(log, 3)
     shows(reader, 3)
     assert log.leader_epoch == reader.leader_epoch > 0
-    assert log.leader_epochs == reader.leader_epochs
+    assert log._leader_epochs == reader._leader_epochs
     stamped(log, 2)
     shows(reader, 5)
     reader.close()
@@ -968,9 +968,9 @@ def test_a_truncation_that_is_refused_before_it_begins_hides_nothing(
 def test_offsets_go_up_by_one_whatever_became_visible_when(place: Place) -> None:
     log = place.open(QUIET, segment_bytes=300)
     for _ in range(3):
-        with log.appending():
+        with log._appending():
             stamped(log, 3)
-        with suppress(RuntimeError), log.appending():
+        with suppress(RuntimeError), log._appending():
             stamped(log, 3)
             raise RuntimeError
         stamped(log, 2)

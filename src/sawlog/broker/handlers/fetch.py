@@ -139,7 +139,7 @@ class _Fetch:
             made["log_start_offset"] = log.lowest_offset
             if self._diverges(part, found, made):
                 return made
-            if start < 0 or (start > end and log.current):
+            if start < 0 or (start > end and log._current):
                 raise OffsetOutOfRange(start, log.lowest_offset, end)
             room = min(part["partition_max_bytes"], left)
             if room > 0 or first:
@@ -172,10 +172,10 @@ class _Fetch:
         if load is not None:
             return load.result() if load.done() else None
         isolation: Isolation = "committed" if self._committed else "uncommitted"
-        if found.log.is_tiered and start < found.log.local_offset:  # only in the replica, which may be slow
+        if found.log._is_tiered and start < found.log._local_offset:  # only in the replica, which may be slow
             self._loads[found] = self._context.broker.run(_fetched, found, start, room, isolation)
             return None
-        page = found.log.peek(start, room, isolation=isolation)
+        page = found.log._peek(start, room, isolation=isolation)
         if not isinstance(page, Future):
             return page
         self._loads[found] = asyncio.wrap_future(page)
@@ -302,11 +302,11 @@ async def _settle(context: Context, log: base.Partition) -> None:
     """Wait until everything written so far is visible. With acks=1, records are acknowledged before that, and a client
     that then asks for the end expects them to be included. If the sync fails, the visible end counts."""
     written = log.written_offset
-    if not log.locked or log.visible_offset >= written:
+    if not log._locked or log.visible_offset >= written:
         return
     broker = context.broker
     settled: asyncio.Future[None] = broker.loop.create_future()
-    log.when_settled(written, lambda _: broker.later(_end, settled))
+    log._when_settled(written, lambda _: broker.later(_end, settled))
     await settled
 
 
@@ -322,13 +322,13 @@ async def _find(context: Context, found: Partition, wanted: int, *, committed: b
         end, epoch = log.position(isolation="committed" if committed else "uncommitted")
         return end, -1, epoch
     if wanted in _BEGINNINGS:
-        lowest = log.lowest_offset if wanted == _EARLIEST else log.local_offset
+        lowest = log.lowest_offset if wanted == _EARLIEST else log._local_offset
         return lowest, -1, _epoch_at(log, lowest)
     if wanted == _LATEST_TIERED:
-        last = log.local_offset - 1  # the last offset that exists only in the replica
+        last = log._local_offset - 1  # the last offset that exists only in the replica
         return (last, -1, _epoch_at(log, last)) if last >= log.lowest_offset else (-1, -1, -1)
     if wanted == _MAX_TIMESTAMP:
-        newest = await context.broker.run(log.newest)
+        newest = await context.broker.run(log._newest)
         return (-1, -1, -1) if newest is None else (*newest, _epoch_at(log, newest[0]))
     if wanted < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{wanted} is no timestamp")
@@ -347,7 +347,7 @@ def _at(log: base.Partition, timestamp: int, committed: bool) -> tuple[int, int,
 
 def _epoch_at(log: base.Partition, offset: int) -> int:
     """Return the leader epoch of an offset."""
-    epochs = [epoch for epoch, first in log.leader_epochs if first <= offset]
+    epochs = [epoch for epoch, first in log._leader_epochs if first <= offset]
     return epochs[-1] if epochs else max(log.leader_epoch, 0)
 
 
@@ -370,7 +370,7 @@ def _end_of(log: base.Partition, epoch: int) -> tuple[int, int]:
         return current, end
     if epoch > current or epoch < 0:
         return -1, -1
-    known = [each for each, _ in log.leader_epochs if each <= epoch]
+    known = [each for each, _ in log._leader_epochs if each <= epoch]
     return (known[-1], log.epoch_end(known[-1])) if known else (epoch, log.epoch_end(epoch))
 
 
@@ -388,7 +388,7 @@ def _trim(found: Partition, offset: int) -> int:
     if found.topic.settings.get("cleanup.policy") == "compact":
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted by offset")
     log = found.log
-    if log.locked and log.visible_offset < log.written_offset and not 0 <= offset <= log.visible_offset:
+    if log._locked and log.visible_offset < log.written_offset and not 0 <= offset <= log.visible_offset:
         log.sync()  # records acknowledged with acks=1 may not be visible yet, but can be deleted
     end = log.visible_offset
     offset = end if offset == -1 else offset

@@ -85,7 +85,7 @@ class _Pending:
                 made: Body = {"index": part["index"], "error_code": ErrorCode.NONE, "base_offset": -1}
                 parts.append(made)
                 found = None if name is None else known(name, part["index"])
-                if missing or found is None or found.forwarded or not found.log.locked:
+                if missing or found is None or found.forwarded or not found.log._locked:
                     missing.append((topic, part, made))  # keep the order of a producer's batches
                 else:
                     self._place(found, part, made)
@@ -117,7 +117,7 @@ class _Pending:
         if name is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
         found = await broker.partitions.partition(name, index)
-        if not found.log.locked:
+        if not found.log._locked:
             await broker.partitions.lock(found)
         return found
 
@@ -141,7 +141,7 @@ class _Pending:
             data = self._checked(found, part["records"])
             trusted = not (self._context.broker.config.check_records or found.limits.compacted)
             most = self._context.broker.config.max_decompressed_bytes
-            placed = found.log.submit(data, trusted=trusted, max_decompressed_bytes=most)
+            placed = found.log._submit(data, trusted=trusted, max_decompressed_bytes=most)
         except (SawlogError, OSError) as error:
             if isinstance(error, StorageFull):
                 self._context.broker.disk_space.lacks(_name(found), error)
@@ -224,11 +224,11 @@ class _Pending:
     def _settle(self, found: Partition, offset: int, made: Body) -> None:
         """Wait for a batch as `acks` requires."""
         if self._acks != -1:
-            found.log.when_settled(offset, _nothing)  # starts a sync in the background
+            found.log._when_settled(offset, _nothing)  # starts a sync in the background
             return
         self._waits += 1
         later = self._context.broker.later
-        found.log.when_settled(offset, lambda error: later(self._settled, made, error))
+        found.log._when_settled(offset, lambda error: later(self._settled, made, error))
 
     def _settled(self, made: Body, error: BaseException | None) -> None:
         """Handle the outcome of a sync. In the event loop."""

@@ -195,7 +195,7 @@ def _producers(log: Partition) -> list[Body]:
             "coordinator_epoch": each.coordinator_epoch,
             "current_txn_start_offset": each.transaction_offset,
         }
-        for each in log.producer_states
+        for each in log._producer_states
     ]
 
 

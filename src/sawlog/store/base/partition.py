@@ -126,7 +126,7 @@ class Partition(ABC):
 
     @property
     @abstractmethod
-    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+    def _leader_epochs(self) -> tuple[tuple[int, int], ...]:
         """All leader epochs with their first offsets, oldest first."""
 
     @property
@@ -164,11 +164,11 @@ class Partition(ABC):
         """Append encoded batches unchanged, all of them or none, and return their offsets."""
 
     @abstractmethod
-    def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
+    def _when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back when an append that ended at `offset` may be acknowledged, or with its error."""
 
     @abstractmethod
-    def watch(self, call: Callable[[], None]) -> Callable[[], None]:
+    def _watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever the visible end may have moved. Returns a function that stops the calls."""
 
     @abstractmethod
@@ -192,7 +192,7 @@ class Partition(ABC):
         """Read and check everything. The report lists the damage; nothing is raised for it."""
 
     @abstractmethod
-    def newest(self) -> tuple[int, int] | None:
+    def _newest(self) -> tuple[int, int] | None:
         """Return offset and timestamp of the record with the largest timestamp; None if there is none."""
 
     # --- state of a writer; the defaults are for partitions without files, which are not locked or synced
@@ -200,10 +200,10 @@ class Partition(ABC):
     @property
     def leader_epoch(self) -> int:
         """Current leader epoch, which new batches carry."""
-        return self.leader_epochs[-1][0]
+        return self._leader_epochs[-1][0]
 
     @property
-    def locked(self) -> bool:
+    def _locked(self) -> bool:
         """True if this process may write to the partition."""
         return True
 
@@ -213,7 +213,7 @@ class Partition(ABC):
         return True
 
     @property
-    def current(self) -> bool:
+    def _current(self) -> bool:
         """True if writes of other processes are visible at once; otherwise answers may be stale."""
         return True
 
@@ -228,40 +228,40 @@ class Partition(ABC):
         return self.visible_offset
 
     @property
-    def durable_lag_bytes(self) -> int:
+    def _durable_lag_bytes(self) -> int:
         """Bytes that would not survive a power cut."""
         return 0
 
     @property
-    def is_tiered(self) -> bool:
+    def _is_tiered(self) -> bool:
         """True if a part of the partition is read from a replica, over the network."""
         return False
 
     @property
-    def local_offset(self) -> int:
+    def _local_offset(self) -> int:
         """Records below this offset are read from the replica, which may be slow."""
         return self.lowest_offset
 
-    # --- serving: methods for a broker's event loop, besides `watch` and `when_settled`. Only a partition of a
-    # `StoreService` is guaranteed not to block in `submit` and `peek`.
+    # --- serving: methods for a broker's event loop, besides `_watch` and `_when_settled`. Only a partition of a
+    # `StoreService` is guaranteed not to block in `_submit` and `_peek`.
 
     @property
-    def producer_states(self) -> list[ProducerInfo]:
+    def _producer_states(self) -> list[ProducerInfo]:
         """State of the known producers."""
         return []
 
     def _take(self) -> None:
         """Become the writer; `DirectoryLocked` if another process is. Blocks."""
 
-    def submit(
+    def _submit(
         self, raw: bytearray | memoryview, *, trusted: bool = True, max_decompressed_bytes: int | None = None
     ) -> range | Future[range]:
-        """Append encoded batches from a buffer that the caller gives away. Return their offsets, which `when_settled`
+        """Append encoded batches from a buffer that the caller gives away. Return their offsets, which `_when_settled`
         acknowledges, or a future where a commit assigns them. `max_decompressed_bytes` may lower the limit of the
         settings."""
         return self.append_batches(raw, trusted=trusted)
 
-    def peek(
+    def _peek(
         self, start: int, max_bytes: int = 1 << 20, *, isolation: Isolation = "committed"
     ) -> Fetched | Future[Fetched]:
         """Return what `fetch` returns, or a future of it if that takes a request over the network."""
@@ -482,7 +482,7 @@ class Partition(ABC):
     def _following(
         self, start: int | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[kernel.RecordCursor | None]:
-        """Follow as cursors, with None where there is nothing new: the caller waits (`watch`). Ends when the partition
+        """Follow as cursors, with None where there is nothing new: the caller waits (`_watch`). Ends when the partition
         is closed."""
         at, _ = self._span(start, None, isolation)
         while not self.closed:
@@ -570,7 +570,7 @@ class Partition(ABC):
         """Return the first offset that is stored here, and the bytes that are only in the replica."""
         return lowest_offset, 0
 
-    def patient(self) -> Partition:
+    def _patient(self) -> Partition:
         """Return this partition for a caller that polls: it may learn of new records with some lag, at less cost."""
         return self
 
@@ -578,7 +578,7 @@ class Partition(ABC):
         self, start: int | None = None, timeout: float | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[Record]:
         """Return records from `start` on, and new ones as they come. Ends when none came for `timeout` seconds."""
-        return chain.from_iterable(_paced(self.patient()._following(start, isolation=isolation), timeout))
+        return chain.from_iterable(_paced(self._patient()._following(start, isolation=isolation), timeout))
 
     # --- dropping records
 

@@ -368,7 +368,7 @@ class Topic(ABC):
         """Return the records of all partitions, in the order of offsets in each, and new ones as they come. Ends when
         none came for `timeout` seconds. Partitions that are added later are not followed."""
         feeds = [
-            log.patient()._following(first, isolation=isolation)
+            log._patient()._following(first, isolation=isolation)
             for log, first, _, _ in self._spans(start, None, partitions)
         ]
         return chain.from_iterable(_paced(_interleaved(feeds), timeout))

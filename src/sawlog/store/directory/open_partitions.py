@@ -181,7 +181,7 @@ class OpenPartitions:
     def held(self, number: int) -> Log | None:
         """Return the log of a partition if this process holds its write lock, else None. Opens nothing."""
         log = self.logs.get(number)
-        return log if log is not None and log.locked and self.ended is None else None
+        return log if log is not None and log._locked and self.ended is None else None
 
     def roll_forward(self, number: int) -> None:
         """Take and release a partition's lock, which places its committed transactions."""
@@ -194,7 +194,7 @@ class OpenPartitions:
         reports: dict[int, RecoveryReport] = {}
         for number in range(self.entry.partitions):
             log = self.partition(number)
-            if log.locked or log._was_closed_cleanly:
+            if log._locked or log._was_closed_cleanly:
                 continue
             try:
                 reports[number] = self.take(number).recovery
@@ -211,7 +211,7 @@ class OpenPartitions:
         """Like `appends`, without blocking: if another process holds the lock and accepts no requests, ask it to
         release the lock and raise `DirectoryLocked`."""
         log = self.partition(number)
-        if log.locked:
+        if log._locked:
             return log
         known = self._forwarders.get(number)
         if known is not None:
@@ -295,7 +295,7 @@ class OpenPartitions:
     def _writable(self, number: int) -> Log:
         """Return the locked log of a partition; `DirectoryLocked` if another process writes to it."""
         log = self.partition(number)
-        if not log.locked:
+        if not log._locked:
             try:
                 with log._hold():
                     pass
@@ -313,9 +313,9 @@ class OpenPartitions:
         if self.ended is not None:
             raise self.ended
         # Before `using`: it may be slow, and other processes may want the lock.
-        shipped = used._shipped() if used is not None and used.locked else None
+        shipped = used._shipped() if used is not None and used._locked else None
         with self.using(number):
-            if used is not None and used.locked:
+            if used is not None and used._locked:
                 return used.maintain(config, shipped)
         # Opened only for this pass: a store may have more partitions than a process may open files.
         log = self._open(number)
@@ -327,7 +327,9 @@ class OpenPartitions:
             raise
         if not due:
             # Report why nothing can be removed, without taking the writer's lock.
-            problem = None if shipped is None else TieringReport(local_offset=log.local_offset, problem=shipped.problem)
+            problem = None
+            if shipped is not None:
+                problem = TieringReport(local_offset=log._local_offset, problem=shipped.problem)
             log.close()
             return MaintenanceReport(log.path, tiering=problem)
         log._lend_to_maintenance()

@@ -67,7 +67,7 @@ class ObjectPartition(Partition):
         self._cached = cached
         self._reader = session.extents if cached else session.uncached
 
-    def patient(self) -> ObjectPartition:
+    def _patient(self) -> ObjectPartition:
         """Return this partition for a caller that polls: an idle store is polled about once a second."""
         return ObjectPartition(
             self._session, self._topic, self._id, self._number, self.config, calm=True, cached=self._cached
@@ -147,7 +147,7 @@ class ObjectPartition(Partition):
         return self._look(lambda state: state.stable(self._id, self._number))
 
     @property
-    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+    def _leader_epochs(self) -> tuple[tuple[int, int], ...]:
         """Leader epochs with their first offsets: (0, 0), unless the partition is a copy of one that had others."""
         found = self._look(lambda state: state.epochs(self._id, self._number))
         return tuple((int(epoch), int(first)) for epoch, first in found) or ((0, 0),)
@@ -229,7 +229,7 @@ class ObjectPartition(Partition):
             found = asked._page(whole_number(start), max_bytes, committed=committed)
             if found.size_bytes >= min_bytes or not deadline.retry():
                 return found
-            asked = self.patient()
+            asked = self._patient()
 
     def _page(self, start: int, max_bytes: int, *, committed: bool) -> Fetched:
         return _again(lambda fresh: self._fetch(start, max_bytes, fresh=fresh, committed=committed))
@@ -298,7 +298,7 @@ class ObjectPartition(Partition):
             ).T
             yield Blocks(first, end_ - 1, end_ - first, newest, np.ones(len(extents), np.bool_))
 
-    def newest(self) -> tuple[int, int] | None:
+    def _newest(self) -> tuple[int, int] | None:
         """Return offset and timestamp of the first record with the largest timestamp; None if there is none."""
         lowest, end = self._ends()
         return self._newest_in(self._extents(lowest, end), lowest, end)
@@ -316,7 +316,7 @@ class ObjectPartition(Partition):
                     found = record.offset, record.timestamp
         return found
 
-    def watch(self, call: Callable[[], None]) -> Callable[[], None]:
+    def _watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back when the visible end or the last stable offset may have moved. Returns a function that stops the
         calls."""
 
@@ -355,7 +355,7 @@ class ObjectPartition(Partition):
         found: Any = self._session.commit([action], inline)[0]
         return range(found[0], found[1])
 
-    def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
+    def _when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back at once: an append that has an offset is durable."""
         whole_number(offset)
         call(None)

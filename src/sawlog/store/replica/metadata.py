@@ -185,7 +185,7 @@ def _has_all(source: DirectoryStore, places: Mapping[tuple[str, int], ReplicaPar
         try:
             for number in range(topic.partitions):
                 log, place = topic.partition(number), places.get((topic.name, number))
-                lowest, local = log.lowest_offset, log.local_offset
+                lowest, local = log.lowest_offset, log._local_offset
                 if lowest < local and (place is None or place.start > lowest or place.end < local):
                     return False
         except TopicNotFound:

@@ -273,7 +273,7 @@ class Forwarder:
             raise InvalidRecord(f"{len(data):,} bytes of batches with a producer are too many for one append")
         deadline = Deadline(self._timeout_s)
         sent = False
-        while not self._log.locked:
+        while not self._log._locked:
             try:
                 placed = None if self._address is None else self._ask(self._address, data, deadline, expect_offset)
             except _Unsent:  # another user's process, or one that no longer accepts requests

@@ -146,7 +146,7 @@ class ForwardSession:
                     self._complete(intent)
                     continue
                 for log in claimed:
-                    if log.locked:
+                    if log._locked:
                         with log._hold():
                             log._unclaim()
             except (SawlogError, OSError) as error:

@@ -10,7 +10,7 @@ which saves the fsyncs of a file. To commit them, a process
    intent in place is the commit point: before it nothing has happened, after it the transaction will be completed;
 4. appends the batches and syncs the logs. A large file with the batches of one partition becomes a segment by a second
    name; the rest is copied;
-5. makes the records visible in all partitions (`Log.appending`), so that no reader sees what may still be rolled back.
+5. makes the records visible in all partitions (`Log._appending`), so that no reader sees what may still be rolled back.
    Then it removes the intent, or renames it to the note of its name, and removes the staged files.
 
 If another process holds one of the locks and accepts forwarded parts, the commit is forwarded (see below).
@@ -204,7 +204,7 @@ class Intents:
             written = True
             with ExitStack() as appends:  # nothing becomes visible before everything is placed
                 for log in logs:
-                    appends.enter_context(log.appending())
+                    appends.enter_context(log._appending())
                 with FileNumbering() as numbering:
                     for part, log in zip(intent.parts, logs, strict=True):
                         self.placement.number(numbering, part, log)

@@ -214,7 +214,7 @@ class Placement:
             noted = log.next_offset
         there = log.next_offset - noted
         if there < part.count:
-            with log.appending():  # readers see all of the part or nothing
+            with log._appending():  # readers see all of the part or nothing
                 self.place(intent, part, log, there)
         log.sync()
         return noted

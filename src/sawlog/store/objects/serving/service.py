@@ -123,7 +123,7 @@ class ServingPartition(ObjectPartition):
         return self._session.peek(read)
 
     @property
-    def current(self) -> bool:
+    def _current(self) -> bool:
         """Always false: commits of other processes are discovered later."""
         return False
 
@@ -138,13 +138,13 @@ class ServingPartition(ObjectPartition):
     def epoch_end(self, leader_epoch: int) -> int:
         """Return the first offset after an epoch. The current one has no limit: a client may have read records that are
         not known here yet, and nothing is ever truncated."""
-        epochs = self.leader_epochs
+        epochs = self._leader_epochs
         if leader_epoch == epochs[-1][0]:
             return max(self.visible_offset, 2**62)
         return epoch_end(epochs, leader_epoch, self.visible_offset)
 
     @property
-    def producer_states(self) -> list[ProducerInfo]:
+    def _producer_states(self) -> list[ProducerInfo]:
         """The state of each known producer."""
         return self._look(self._producers)
 
@@ -160,7 +160,7 @@ class ServingPartition(ObjectPartition):
 
     # --- reading
 
-    def peek(
+    def _peek(
         self, start: int, max_bytes: int = 1 << 20, *, isolation: Isolation = "committed"
     ) -> Fetched | Future[Fetched]:
         """Return batches of recent commits from memory; otherwise a thread fetches them."""
@@ -188,7 +188,7 @@ class ServingPartition(ObjectPartition):
 
     # --- appending
 
-    def submit(
+    def _submit(
         self, raw: bytearray | memoryview, *, trusted: bool = True, max_decompressed_bytes: int | None = None
     ) -> Future[range]:
         """Add batches to the next commit, and return a future of their offsets."""
