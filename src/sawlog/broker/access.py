@@ -1,4 +1,4 @@
-"""How a client of a broker encrypts and authenticates, as described by the file of `-b FILE.toml`.
+"""Encryption and authentication of a client, from the file of `-b FILE.toml`.
 
 ```toml
 broker = "logs.example:9092"

@@ -61,7 +61,7 @@ _FAMILIES = (
     groups,
     transactions,
 )
-#: How long a stop waits for an unresponsive process.
+#: Grace period of a stop for an unresponsive process.
 _PATIENCE_S = 1.0
 #: Highest version offered, where a later one is implemented but would promise a feature that is missing.
 _HIGHEST = {Key.END_TXN: 4}  # version 5 implies transaction.version 2
@@ -82,7 +82,7 @@ class Broker:
         self._handlers: dict[int, Handler] = {
             key: each for family in _FAMILIES for key, each in family.HANDLERS.items()
         }
-        #: The same handlers, with authorization.
+        #: Handlers with authorization.
         self._authorized = {key: with_authorization(key, each) for key, each in self._handlers.items()}
         self.authorizer = Authorizer(
             StoredAcls(store.registry),
@@ -91,7 +91,7 @@ class Broker:
             allow_if_no_acl=config.allow_everyone_if_no_acl_found,
         )
         self.versions = {key: _offered(key) for key in self._handlers}
-        #: The same in the form of ApiVersions.
+        #: `versions` in the form of ApiVersions.
         self.supported = [
             {"api_key": key, "min_version": versions[0], "max_version": versions[-1]}
             for key, versions in sorted(self.versions.items())
@@ -208,8 +208,8 @@ class Broker:
             self.disk_space.lacks("the store", error)
 
     def ask(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
-        """Run a call that may block on another process in its own thread. If that process hangs, nothing else waits for
-        it; a stop gives up after a short while (`_give_up`)."""
+        """Run a call that may block on another process in its own thread, so that a process that hangs delays no other
+        call. A stop gives up after a short while (`_give_up`)."""
         if self._has_given_up:
             raise LogClosed("the broker is stopping")
         made: asyncio.Future[_T] = self.loop.create_future()

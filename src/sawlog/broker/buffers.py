@@ -1,4 +1,4 @@
-"""The memory that clients occupy: `MemoryBudget`, and the two buffers that it counts, `FrameReader` and `SendQueue`.
+"""Memory of clients: `MemoryBudget`, and the two buffers that it counts, `FrameReader` and `SendQueue`.
 
 **`MemoryBudget`** counts requests from their arrival to their response (large ones from the moment their length is
 known), and responses until the client has read them. The broker applies back-pressure instead of using more memory:
@@ -65,12 +65,12 @@ class MemoryBudget:
 
     @property
     def is_full(self) -> bool:
-        """Whether no connection should have more than one request in flight."""
+        """True if no connection should have more than one request in flight."""
         return self.used_bytes + self.promised_bytes >= self.max_bytes
 
     @property
     def is_overdrawn(self) -> bool:
-        """Whether nothing more should be read or answered."""
+        """True if nothing more should be read or answered."""
         return self.used_bytes + self.promised_bytes >= self.max_bytes + (self.max_bytes >> 2)
 
     @property
@@ -117,7 +117,7 @@ class MemoryBudget:
         self.release(0)
 
     def lift_limit(self) -> None:
-        """Let all waiters continue: the broker is stopping."""
+        """Wake all waiters: the broker is stopping."""
         self.max_bytes = sys.maxsize
         self.release(0)
 
@@ -231,7 +231,7 @@ class FrameReader:
         self.expected_bytes = 0
         #: Bytes reserved in the budget for it.
         self.reserved_bytes = 0
-        #: Whether the frame waits for room. Nothing may be read until `retry` returns True.
+        #: True if the frame waits for room. Nothing may be read until `retry` returns True.
         self.is_waiting = False
         #: Number of complete frames.
         self.count = 0
@@ -336,7 +336,7 @@ class WriteScheduler:
 
     @property
     def is_over(self) -> bool:
-        """Whether this iteration's share is used up."""
+        """True if this iteration's share is used up."""
         return self._left_bytes <= 0
 
     def wrote(self, size_bytes: int) -> None:
@@ -375,7 +375,7 @@ class SendQueue:
         self._scheduler = scheduler
         #: Called when more can be sent.
         self._resume = resume
-        #: Whether it waits for a later iteration.
+        #: True if it waits for a later iteration.
         self.is_waiting = False
         self._buffers: deque[Chunk] = deque()
         #: Bytes not passed to the transport yet, and how many of them occupy memory.

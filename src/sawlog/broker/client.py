@@ -304,7 +304,7 @@ class Cluster:
     # --- who does what
 
     def metadata(self, topics: Iterable[str] | None) -> Any:
-        """Return what the cluster says about some topics, or all. Creates none."""
+        """Return the metadata of some topics, or of all. Creates none."""
         named = None if topics is None else [{"name": name} for name in topics]
         found = self.call(MetadataRequest, topics=named, allow_auto_topic_creation=False)
         self._learn(found)

@@ -73,7 +73,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         if self.host == "localhost":
             return True
         try:
@@ -86,7 +86,7 @@ class Address:
 
 
 def _is_host(text: str) -> bool:
-    """Whether the text can be a host name or an IP address. The resolver fails on others with obscure errors."""
+    """Return whether the text can be a host name or an IP address. The resolver fails on others with obscure errors."""
     try:
         text.encode("idna")
     except UnicodeError:
@@ -141,7 +141,7 @@ class BrokerConfig:
     tls_key_password_file: _MaybeFile = None
     #: CA that signs the certificates of clients.
     tls_client_ca: _MaybeFile = None
-    #: Whether clients need a certificate. None: they do if `tls_client_ca` is set.
+    #: Policy for certificates of clients. None: they are required if `tls_client_ca` is set.
     tls_client_auth: Annotated[str | None, maybe(choice(*mechanisms.CLIENT_AUTH))] = None
     #: Timeout of a TLS handshake.
     handshake_timeout_s: Annotated[float, number(0.001, _DAY_S)] = 5.0
@@ -153,8 +153,7 @@ class BrokerConfig:
     metrics: _MaybeListener = None
     #: Principals that may do everything, regardless of access control rules.
     super_users: Annotated[tuple[str, ...], listed(text(1024), separator=";")] = ()
-    #: Whether resources that no rule covers are open to every client, even if there are rules. Kafka's setting of that
-    #: name.
+    #: Open resources that no rule covers to every client, even if there are rules. Kafka's setting of that name.
     allow_everyone_if_no_acl_found: _Flag = False
     #: Id of this broker in Kafka's metadata. None: 1, or a free one if several brokers serve the store.
     node_id: Annotated[int | None, maybe(whole(0, _INT32))] = None
@@ -165,7 +164,7 @@ class BrokerConfig:
     #: Cluster id in Kafka's metadata; None: derived from the store's id.
     cluster_id: Annotated[str | None, maybe(text(255))] = None
 
-    #: Whether a missing topic is created when a client asks for it.
+    #: Create a missing topic when a client asks for it.
     auto_create_topics: _Flag = True
     #: Number of partitions of a topic created without one.
     default_partitions: Annotated[int, whole(1, MAX_PARTITIONS)] = 1
@@ -196,11 +195,11 @@ class BrokerConfig:
     frame_timeout_s: Annotated[float, number(0.001, _DAY_S)] = 30.0
     min_frame_bytes_per_s: Annotated[int, whole(1, _INT32)] = 16 * KIB
     idle_timeout_s: Annotated[float, number(0.001, 365 * _DAY_S)] = 600.0
-    #: Whether the records of a produced batch are parsed before it is stored; checksums and headers always are.
+    #: Parse the records of a produced batch before it is stored. Checksums and headers are always checked.
     check_records: _Flag = True
     #: Threads for calls that may block on the disk.
     threads: Annotated[int, whole(1, 1024)] = 8
-    #: How long a stop waits for requests in progress.
+    #: Grace period of a stop for requests in progress.
     stop_timeout_s: Annotated[float, number(0, _DAY_S)] = 10.0
     #: Interval between checks for changes by other processes.
     refresh_s: Annotated[float, number(0.001, _DAY_S)] = 1.0
@@ -211,7 +210,7 @@ class BrokerConfig:
     #: Shortest and longest session timeout of a member.
     group_min_session_timeout_ms: _PositiveMs = 6_000
     group_max_session_timeout_ms: _PositiveMs = 1_800_000
-    #: How long the first members of a group wait for others. Kafka waits 3 s, which every test and every start of a
+    #: Time that the first members of a group wait for others. Kafka waits 3 s, which every test and every start of a
     #: single consumer pays for.
     group_initial_rebalance_delay_ms: _Ms = 0
     #: Maximum number of members.
@@ -219,7 +218,7 @@ class BrokerConfig:
     #: Maximum time that a new member waits for its first generation. It sends no heartbeats meanwhile, so without a
     #: limit the group would wait for a client that has given up.
     group_new_member_timeout_ms: _PositiveMs = 300_000
-    #: How long a group without members and offsets is kept. Kafka calls it offsets.retention.check.interval.ms.
+    #: Lifetime of a group without members and offsets. Kafka calls it offsets.retention.check.interval.ms.
     group_empty_ms: _LongMs = 600_000
     #: Maximum length of the text committed with an offset.
     offset_metadata_max_bytes: Annotated[int, whole(0, _INT32)] = 4 * KIB
@@ -250,7 +249,7 @@ class BrokerConfig:
 
     @property
     def has_access_control(self) -> bool:
-        """Whether clients may manage access control rules: a setting must show that they are wanted. On a broker where
+        """True if clients may manage access control rules: a setting must show that they are wanted. On a broker where
         every client is anonymous, the first rule would lock out all of them."""
         is_authenticated = bool(self.sasl_mechanisms or self.tls_client_ca)
         return is_authenticated or bool(self.super_users) or self.allow_everyone_if_no_acl_found

@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self._send_queue = SendQueue(limits.budget, limits.write_scheduler, self._go_on)
         self._sent_bytes = 0
         self._is_admitted = False
-        #: Whether it waits for room.
+        #: True if it waits for room.
         self._waits_for_room = False
         self.progress = ProgressTracker()
         self._slots: deque[_Slot] = deque()
@@ -116,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = False
         self._is_choked = False
         self._is_ending = False
-        #: Whether a flush is scheduled for the next iteration of the event loop.
+        #: True if a flush is scheduled for the next iteration of the event loop.
         self._is_sending = False
 
     # --- asyncio.BufferedProtocol
@@ -234,8 +234,8 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _may_begin_in_full(self) -> bool:
-        """Whether the next request may start although the budget is used up. All but fetches end soon and release their
-        memory."""
+        """Return whether the next request may start although the budget is used up. All requests but fetches end soon
+        and release their memory."""
         if not self._budget.is_overdrawn or self._queue[0][:2] != _FETCH:
             return True
         self._wait_for_room()
@@ -275,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _has_enough(self) -> bool:
-        """Whether there is no room to read another request."""
+        """Return whether there is no room to read another request."""
         if self._held_bytes + self._untaken_bytes > self._broker.config.max_connection_buffered_bytes:
             return True
         budget = self._budget
@@ -481,7 +481,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the client has closed a connection that is not being read from, which nothing else would detect."""
+        """True if the client has closed a connection that is not being read from, which nothing else would detect."""
         if not self._is_paused or self._transport is None:
             return False
         found = self._transport.get_extra_info("socket")

@@ -1,4 +1,4 @@
-"""The limits of a broker: sizes, connections and timeouts, and what happens to clients that exceed them.
+"""Limits of a broker: sizes, connections and timeouts. Clients that exceed them are refused or dropped.
 
 `Limits` admits connections and refuses those over a limit. `RateLimitedLog` writes a bounded number of lines per reason
 and window, so that a flood of errors cannot fill a disk. It counts the suppressed lines and reports them later, or when
@@ -234,9 +234,9 @@ class ProgressSample(NamedTuple):
     #: Bytes received of the next request, and its total size if known.
     partial_bytes: int
     expected_bytes: int
-    #: Whether the broker reads from the connection.
+    #: True if the broker reads from the connection.
     is_reading: bool
-    #: Whether a request is in progress.
+    #: True if a request is in progress.
     is_busy: bool
     #: Bytes of responses that the client has read, and has not read.
     taken_bytes: int
@@ -252,7 +252,7 @@ class ProgressTracker:
         self._requests = 0
         self._taken_bytes = 0
         self._moved_bytes = 0
-        #: Whether the client moved hardly any bytes since the previous check, though it could have.
+        #: True if the client moved hardly any bytes since the previous check, though it could have.
         self.is_slow = False
         #: Seconds that the current request has been arriving, or has been awaited.
         self._request_s = 0.0
@@ -299,7 +299,7 @@ class ProgressTracker:
         return "slow", f"{sample.partial_bytes:,}{expected} bytes of a request came in {self._request_s:.0f} s"
 
 
-#: How long a request waits for room before other connections are dropped.
+#: Time that a request waits for room before other connections are dropped.
 PRESSURE_S = 2.0
 _SHORTEST_S, _LONGEST_S = 0.02, 1.0
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sawlog.broker")
 
-#: How long the list of brokers is cached.
+#: Lifetime of the cached list of brokers.
 _LOOK_S = 0.05
 
 Kind = Literal["group", "transaction", "partition"]
@@ -113,8 +113,8 @@ class Membership:
         return max(self._ids, key=lambda each: weight("partition", f"{topic_id}/{partition}", each))
 
     def _coordinates(self, kind: Kind, key: str) -> bool:
-        """Whether this broker is responsible, by the same current membership as `of`: with the membership of the last
-        heartbeat, a broker could refuse clients that were just sent to it, for seconds."""
+        """Return whether this broker is responsible, by the same current membership as `of`: with the membership of the
+        last heartbeat, a broker could refuse clients that were just sent to it, for seconds."""
         if self._looked.elapsed_s > _LOOK_S:
             self._look()
         if len(self._ids) < 2:
@@ -122,11 +122,11 @@ class Membership:
         return max(self._ids, key=lambda each: weight(kind, key, each)) == self.id
 
     def coordinates_group(self, name: str) -> bool:
-        """Whether this broker coordinates a group."""
+        """Return whether this broker coordinates a group."""
         return self._coordinates("group", name)
 
     def coordinates_transaction(self, name: str) -> bool:
-        """Whether this broker coordinates a transactional id."""
+        """Return whether this broker coordinates a transactional id."""
         return self._coordinates("transaction", name)
 
 

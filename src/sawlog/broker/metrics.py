@@ -1,4 +1,4 @@
-"""What a broker knows about itself: its counters (`Metrics`), and whether the disk is full (`DiskSpace`).
+"""State of a broker for operators: counters (`Metrics`) and lack of disk space (`DiskSpace`).
 
 Counting costs a dictionary lookup and an addition; `monitoring` reports the counters.
 
@@ -27,7 +27,7 @@ _logger = logging.getLogger("sawlog.broker")
 _MORE_BYTES = MIB
 #: With this much free space, the disk is not the cause.
 _PLENTY_BYTES = 256 * MIB
-#: How long a failure counts.
+#: Time for which a failure counts.
 _LASTS_S = 60.0
 
 

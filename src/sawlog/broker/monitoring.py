@@ -127,7 +127,7 @@ class HttpServer:
 
 
 class Scrape:
-    """What one scrape reports. Created in the event loop's thread, where the counters are; collected in another."""
+    """Values of one scrape. Created in the event loop's thread, which owns the counters; collected in another one."""
 
     def __init__(self, broker: Broker, state: State) -> None:
         self._store = broker.store

@@ -37,7 +37,7 @@ class TopicLimits:
 
     max_message_bytes: int
     compacted: bool
-    #: Whether the producer sets the timestamps; otherwise the log does.
+    #: True if the producer sets the timestamps; otherwise the log does.
     stamped: bool
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
@@ -79,11 +79,11 @@ class Partition:
         self.index = index
         self.limits = limits
         self.log: base.Partition = topic.partition(index)
-        #: Whether another process holds the lock, so that batches are forwarded.
+        #: True if another process holds the lock, so that batches are forwarded.
         self.forwarded = False
         #: Held while a batch is being forwarded: each takes a thread.
         self.asking = asyncio.Semaphore(_ASKING)
-        #: Whether the topic is deleted or its logs are being reopened; callers must not wait here any more.
+        #: True if the topic is deleted or its logs are being reopened; callers must not wait here any more.
         self.is_gone = False
         self._loop = loop
         self._waiting: set[Callable[[], None]] = set()

@@ -95,7 +95,7 @@ _MAX_TIMESTAMP = -3
 #: Newest versions that name topics instead of using their ids.
 _FETCH_VERSION = _PRODUCE_VERSION = 12
 _OFFSETS_VERSION = 9
-#: How long a broker may take to return the first batch of a page.
+#: Time that a broker may take to return the first batch of a page.
 _WAIT_MS = 500
 _PAUSE_S = 0.05
 _TOPIC_RESOURCE, _SET_BY_TOPIC, _SET, _DELETE = 2, 1, 0, 1
@@ -455,7 +455,7 @@ class RemotePartition(Partition):
 
     @property
     def next_offset(self) -> int:
-        """The same as `visible_offset`: the protocol does not tell what is not visible yet."""
+        """Equal to `visible_offset`: the protocol does not reveal later records."""
         return self.visible_offset
 
     @property
@@ -622,7 +622,7 @@ class RemotePartition(Partition):
 
 
 class _Sender:
-    """Stores batches in order, each one once: an idempotent producer numbers them, so that a batch whose
+    """Stores batches in order and exactly once: an idempotent producer numbers them, so that a batch whose
     acknowledgement was lost can be sent again. Without producer ids, or with an id of somebody else's, a batch is sent
     once and an error says that its outcome is unknown. Thread-safe."""
 

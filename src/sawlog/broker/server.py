@@ -16,7 +16,7 @@ from .wire.frames import RequestHeader
 if TYPE_CHECKING:
     from .broker import Broker
 
-#: How long a stop waits for a client that does not read.
+#: Grace period of a stop for a client that does not read.
 _PATIENCE_S = 1.0
 #: Replaces a handler; see `sawlog.testing.Broker`.
 Fault = Callable[[Connection, Context, Handler, Body], Answer]

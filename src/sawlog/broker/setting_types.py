@@ -24,7 +24,7 @@ class SettingType:
     read: Callable[[Any], Any]
     #: Parses the text of a command line, to be passed to `read`. Raises `ValueError` if it is invalid.
     parse: Callable[[str], Any] = str
-    #: Whether the value is the path of a file. In a configuration file, a relative path is relative to that file.
+    #: True if the value is the path of a file. In a configuration file, a relative path is relative to that file.
     is_file: bool = False
 
 

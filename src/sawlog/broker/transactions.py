@@ -5,9 +5,9 @@ with a marker in every partition (`Log.append_marker`). The log defines the effe
 
 Ending a transaction takes three steps:
 
-1. *Decide*: "PrepareCommit" or "PrepareAbort" is durable in the ledger. This is the commit point.
+1. *Decide*: "PrepareCommit" or "PrepareAbort" is stored durably. This is the commit point.
 2. *Mark*: a marker is written to each partition, and the offsets to the groups.
-3. *Complete*: "CompleteCommit" or "CompleteAbort" is durable in the ledger.
+3. *Complete*: "CompleteCommit" or "CompleteAbort" is stored durably.
 
 A broker that dies before step 1 leaves a transaction that its client ends, or that is aborted after its timeout. A
 broker that dies after step 1 repeats step 2 when it restarts. A duplicate marker is harmless: until step 3 the producer
@@ -80,7 +80,7 @@ class State(StrEnum):
 
     @property
     def is_decided(self) -> bool:
-        """Whether the outcome is durable but not complete."""
+        """True if the outcome is durable but not complete."""
         return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
@@ -130,7 +130,7 @@ class Entry:
         return made
 
     def includes(self, topic: str, partition: int) -> bool:
-        """Whether a partition was added to the transaction."""
+        """Return whether a partition was added to the transaction."""
         return any((name, number) == (topic, partition) for name, _, number in self.partitions)
 
 
@@ -140,7 +140,7 @@ _Method = Callable[Concatenate["TransactionCoordinator", _P], Awaitable[_T]]
 
 
 def _looking_again(work: _Method[_P, _T]) -> _Method[_P, _T]:
-    """Where brokers share the ledger, retry a method that failed because of stale entries."""
+    """Retry a method that failed because of stale entries, if brokers share the stored entries."""
 
     @wraps(work)
     async def call(self: TransactionCoordinator, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -165,7 +165,7 @@ class TransactionCoordinator:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._ledger: TransactionalIds | None = None
+        self._stored: TransactionalIds | None = None
         #: Decoded entries, with the fields they were decoded from.
         self._decoded: dict[str, tuple[Mapping[str, object], Entry]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -177,13 +177,13 @@ class TransactionCoordinator:
         """Load the entries and complete decided transactions. Call this before clients are served."""
         broker = self._broker
         try:
-            self._ledger = await broker.run(broker.store.transactional_ids)
+            self._stored = await broker.run(broker.store.transactional_ids)
         except DirectoryLocked as error:
             _logger.warning("another broker serves this store: this one has no transactions (%s)", error)
             return
-        if self._ledger.is_shared:
-            broker.groups.stage_in(SharedOffsets(self._ledger))
-        for name, entry in {} if self._ledger.is_shared else self.entries().items():
+        if self._stored.is_shared:
+            broker.groups.stage_in(SharedOffsets(self._stored))
+        for name, entry in {} if self._stored.is_shared else self.entries().items():
             for group, staged in entry.offsets.items():
                 broker.groups.restage_offsets(entry.producer_id, group, _offsets_of(staged))
             if entry.state.is_decided:
@@ -191,14 +191,14 @@ class TransactionCoordinator:
         self._looking = asyncio.create_task(self._look())
 
     async def close(self) -> None:
-        """Stop. Pending transactions remain as they are in the ledger."""
+        """Stop. Pending transactions remain as they are stored."""
         if self._looking is not None:
             self._looking.cancel()
             with suppress(asyncio.CancelledError):
                 await self._looking
-        if self._ledger is not None:
-            await self._broker.run(self._ledger.close)
-            self._ledger = None
+        if self._stored is not None:
+            await self._broker.run(self._stored.close)
+            self._stored = None
 
     async def _look(self) -> None:
         """Periodically abort transactions that time out, complete decided ones, and drop unused ids."""
@@ -235,17 +235,17 @@ class TransactionCoordinator:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other brokers change the same entries."""
-        return self._ledger is not None and self._ledger.is_shared
+        """True if other brokers change the same entries."""
+        return self._stored is not None and self._stored.is_shared
 
     async def refresh(self) -> None:
         """Read what other brokers have stored."""
-        if self._ledger is not None:
-            await self._broker.run(self._ledger.refresh)
+        if self._stored is not None:
+            await self._broker.run(self._stored.refresh)
 
     def _get(self, name: str) -> Entry | None:
         """Return an entry; the same object as long as it does not change."""
-        found = None if self._ledger is None else self._ledger.get(name)
+        found = None if self._stored is None else self._stored.get(name)
         if found is None:
             self._decoded.pop(name, None)
             return None
@@ -257,9 +257,9 @@ class TransactionCoordinator:
 
     async def _save(self, name: str, entry: Entry, *, forget: bool = False) -> Entry:
         """Store an entry durably; return it as stored."""
-        if self._ledger is None:
+        if self._stored is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has no transactions")
-        await self._broker.run(self._ledger.save, name, entry.version, None if forget else entry.fields())
+        await self._broker.run(self._stored.save, name, entry.version, None if forget else entry.fields())
         return self._get(name) or entry
 
     def _check_coordinator(self, name: str) -> None:
@@ -268,9 +268,9 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this transactional id")
 
     async def _new_producer_id(self) -> int:
-        if self._ledger is None:
+        if self._stored is None:
             return secrets.randbits(61)  # idempotence alone needs no storage
-        return await self._broker.run(self._ledger.new_producer_id)
+        return await self._broker.run(self._stored.new_producer_id)
 
     # --- producers
 
@@ -376,7 +376,7 @@ class TransactionCoordinator:
 
     @_looking_again
     async def add_offsets(self, name: str, producer_id: int, epoch: int, group: str) -> None:
-        """Let a transaction commit offsets of a group."""
+        """Allow a transaction to commit offsets of a group."""
         self._check_coordinator(name)
         async with self._lock(name):
             entry = self._open(name, producer_id, epoch)
@@ -436,13 +436,13 @@ class TransactionCoordinator:
 
     async def _end_at_once(self, name: str, entry: Entry, done: State, *, commit: bool) -> Entry:
         """Perform the three steps as one commit."""
-        assert self._ledger is not None
+        assert self._stored is not None
         markers = [
             TransactionMarker(topic_id, number, entry.producer_id, entry.epoch, commit)
             for _, topic_id, number in entry.partitions
         ]
         fields = replace(entry, state=done, partitions=[], offsets={}).fields()
-        save, offsets = self._ledger.save, entry.offsets if commit else {}
+        save, offsets = self._stored.save, entry.offsets if commit else {}
         await self._broker.run(save, name, entry.version, fields, markers=markers, offsets=offsets)
         return self._get(name) or entry
 
@@ -476,23 +476,23 @@ class TransactionCoordinator:
 
     def entries(self) -> dict[str, Entry]:
         """Return all transactional ids, by name."""
-        names = () if self._ledger is None else self._ledger.all()
+        names = () if self._stored is None else self._stored.all()
         return {name: entry for name in names if (entry := self._get(name)) is not None}
 
 
 class SharedOffsets(PendingOffsets):
-    """Pending offsets in the shared ledger, committed by the end of the transaction."""
+    """Pending offsets in the shared entries, committed by the end of the transaction."""
 
-    def __init__(self, ledger: TransactionalIds) -> None:
+    def __init__(self, stored: TransactionalIds) -> None:
         super().__init__()
-        self._ledger = ledger
+        self._stored = stored
 
     def add(self, producer_id: int, group: str, offsets: Mapping[TopicPartition, NewOffset]) -> None:
-        """No-op: the caller stores them in the ledger."""
+        """No-op: the caller stores them with the entry."""
 
     def pending(self, group: str) -> frozenset[TopicPartition]:
         """Return the partitions of a group with offsets in a pending transaction."""
-        return self._ledger.pending(group)
+        return self._stored.pending(group)
 
 
 def _states(*, commit: bool) -> tuple[State, State]:

@@ -52,7 +52,7 @@ DEFAULT = "uniform"
 
 
 def is_pattern(pattern: str) -> bool:
-    """Whether RE2 accepts the regular expression."""
+    """Return whether RE2 accepts the regular expression."""
     import pyarrow as pa
 
     try:

@@ -115,7 +115,7 @@ class ClassicGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members and no outstanding ids."""
+        """True if it has no members and no outstanding ids."""
         return not len(self._members) and not self._awaited_ids
 
     @property
@@ -251,7 +251,7 @@ class ClassicGroup:
         answer(response)
 
     def _wants_the_same(self, before: Protocols, after: Protocols) -> bool:
-        """Whether the assignment remains valid for a member that returns with other protocols."""
+        """Return whether the assignment remains valid for a member that returns with other protocols."""
         if self._members.elect_protocol() != self.protocol:
             return False
         old, new = dict(before).get(self.protocol), dict(after)[self.protocol]

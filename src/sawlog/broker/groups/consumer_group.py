@@ -70,7 +70,7 @@ class HeartbeatRequest:
     pattern: str | None = None
     assignor: str | None = None
     owned: frozenset[TopicPartition] | None = None
-    #: Whether the member may describe a topic. A pattern matches no others.
+    #: Tells whether the member may describe a topic. A pattern matches no others.
     sees: Callable[[str], bool] = lambda topic: True
 
 
@@ -100,7 +100,7 @@ class ConsumerMember:
     rack_id: str | None = None
     rebalance_timeout_ms: int = 300_000
     session_timeout_ms: int = 45_000
-    #: Whether it uses the classic protocol: see `classic_members`.
+    #: True if it uses the classic protocol: see `classic_members`.
     is_classic: bool = False
     topics: frozenset[str] = frozenset()
     pattern: str = ""
@@ -152,7 +152,7 @@ class ConsumerGroup:
         self._static: dict[str, str] = {}
         self._topics: Mapping[str, TopicInfo] = {}
         self._target: dict[str, set[TopicPartition]] = {}
-        #: Owners of partitions, including those that have not given one up yet.
+        #: Owner of each partition, until it has reported giving the partition up.
         self._owners: dict[TopicPartition, str] = {}
 
     # --- properties
@@ -163,7 +163,7 @@ class ConsumerGroup:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has ever had members."""
+        """True if it has ever had members."""
         return self.assignment_epoch > self._first_epoch
 
     @property
@@ -199,7 +199,7 @@ class ConsumerGroup:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether a member subscribes by pattern, so that every topic matters."""
+        """True if a member subscribes by pattern, so that every topic matters."""
         return any(each.pattern for each in self._members.values())
 
     def member(self, member_id: str) -> ConsumerMember | None:
@@ -216,11 +216,11 @@ class ConsumerGroup:
         return [(found[id], number) for id, number in shares if id in found]
 
     def has_newer_target(self, member: ConsumerMember) -> bool:
-        """Whether a target was computed after the one that the member reached."""
+        """Return whether a target was computed after the one that the member reached."""
         return member.epoch != self.assignment_epoch
 
     def must_reconcile(self, member: ConsumerMember) -> bool:
-        """Whether a member has not reached its target and can make progress."""
+        """Return whether a member has not reached its target and can make progress."""
         if self.has_newer_target(member) or member.revoking:
             return True
         return any(share not in self._owners for share in self.target_of(member.id) - member.assigned)
@@ -232,7 +232,7 @@ class ConsumerGroup:
     # --- heartbeats
 
     def heartbeat(self, beat: HeartbeatRequest, topics: Mapping[str, TopicInfo]) -> HeartbeatResponse:
-        """Answer a heartbeat. `topics` are those that the group and this member read, or all."""
+        """Answer a heartbeat. `topics` must include every topic that the group or this member reads."""
         error, message = self._error(beat)
         if error is not ErrorCode.NONE:
             return HeartbeatResponse(error, message)
@@ -287,7 +287,7 @@ class ConsumerGroup:
 
     @staticmethod
     def _may_replace(member: ConsumerMember) -> bool:
-        """Return True if another member may take over an instance id. Static members of the classic protocol do not
+        """Return whether another member may take over an instance id. Static members of the classic protocol do not
         announce that they leave, so they are replaced as in the classic protocol."""
         return member.epoch == STATIC_LEAVE_EPOCH or member.is_classic
 
@@ -483,7 +483,7 @@ class ConsumerGroup:
             member.previous_epoch, member.epoch = member.epoch, self.assignment_epoch
 
     def _is_revoking(self, member: ConsumerMember, owned: frozenset[TopicPartition] | None) -> bool:
-        """Whether the member has yet to report giving up its revoked partitions."""
+        """Return whether the member has yet to report giving up its revoked partitions."""
         if not member.revoking:
             return False
         if owned is None or owned & member.revoking:
@@ -531,7 +531,7 @@ def _nonsense(beat: HeartbeatRequest) -> str | None:
 
 
 def _is_full(beat: HeartbeatRequest) -> bool:
-    """Whether a heartbeat states everything: the member reconnected and may have missed a response."""
+    """Return whether a heartbeat states everything: the member reconnected and may have missed a response."""
     return (
         beat.rebalance_timeout_ms is not None
         and (beat.topics is not None or beat.pattern is not None)

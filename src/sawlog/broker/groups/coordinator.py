@@ -64,7 +64,7 @@ class Coordinator:
         self._loop = loop
         self._run = run
         self._address = address
-        #: Whether this broker, not another one, coordinates a group.
+        #: Tells whether this broker coordinates a group.
         self._coordinates = coordinates
         self._commits = CommitQueue(store, loop, run)
         self._staged = PendingOffsets()
@@ -109,13 +109,13 @@ class Coordinator:
         return ConsumerGroup(name, self._loop, self.config, lambda: self._emptied(name), first_epoch=first_epoch)
 
     def _is_needed(self, name: str) -> bool:
-        """Whether a group has members, or a transaction will commit its offsets. Then no other process may admit
+        """Return whether a group has members, or a transaction will commit its offsets. Then no other process may admit
         members to it."""
         entry = self._entries.get(name)
         return (entry is not None and not entry.is_empty) or bool(self._staged.pending(name))
 
     def _is_held(self, name: str) -> bool:
-        """Whether this broker holds the claim on a group."""
+        """Return whether this broker holds the claim on a group."""
         entry = self._entries.get(name)
         return entry is not None and entry.claim.is_held
 
@@ -225,7 +225,7 @@ class Coordinator:
     async def _topics_of(
         self, entry: GroupEntry, more: frozenset[str] | None = None, *, every: bool = False
     ) -> Mapping[str, TopicInfo]:
-        """Return the topics that members read, and `more`. Read anew each time, because other processes change them."""
+        """Return the topics that members read, and `more`. Other processes change topics, so nothing is cached."""
         group, classic = entry.consumers, entry.classic.topics
         names = None if every or group.has_patterns else group.topics | (classic or frozenset()) | (more or frozenset())
         return await self._run(lambda: topic_infos(self._store, names))

@@ -45,7 +45,7 @@ class GroupClaim:
     ) -> None:
         self._new_claim = new_claim
         self._run = run
-        #: Whether the group has members, or another reason to be kept.
+        #: Tells whether the group has members, or another reason to be kept.
         self._is_needed = is_needed
         self._before_release = before_release
         self._served: CoordinatorClaim | None = None
@@ -55,17 +55,17 @@ class GroupClaim:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is held. Offsets committed now are written before it is released."""
+        """True if it is held. Offsets committed now are written before it is released."""
         return self._served is not None
 
     @property
     def is_lost(self) -> bool:
-        """Whether another process has taken it."""
+        """True if another process has taken it."""
         return self._served is not None and not self._served.current
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is not held and no caller is about to use it."""
+        """True if it is not held and no caller is about to use it."""
         return self._served is None and not self._users and not self._changing.locked()
 
     @asynccontextmanager
@@ -153,14 +153,14 @@ class GroupEntry:
 
     @property
     def can_migrate(self) -> bool:
-        """Whether the classic members are consumers, so that the broker can assign their partitions."""
+        """True if the classic members are consumers, so that the broker can assign their partitions."""
         return self.classic.protocol_type in (None, CONSUMER) and (
             self.classic.is_empty or self.classic.topics is not None
         )
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group has no members of either protocol."""
+        """True if the group has no members of either protocol."""
         return self.classic.is_empty and self.consumers.is_empty
 
     @property

@@ -76,7 +76,7 @@ def _partitions(fields: Fields, name: str, data: bytes) -> list[TopicPartition]:
 
 
 def same_topics(before: bytes, after: bytes) -> bool:
-    """Whether two subscriptions name the same topics. The rest differs when a consumer restarts, because it owns
+    """Return whether two subscriptions name the same topics. The rest differs when a consumer restarts, because it owns
     nothing then, but does not affect the assignment."""
     if before == after:
         return True
@@ -120,10 +120,10 @@ class JoinRequest:
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: Protocols
-    #: Whether a new member first receives its id and joins with it (version 4 on), so that a retry after a client
+    #: True if a new member first receives its id and joins with it (version 4 on), so that a retry after a client
     #: timeout does not count as another member.
     knows_ids: bool = True
-    #: Whether the leader understands skip_assignment (version 9 on).
+    #: True if the leader understands skip_assignment (version 9 on).
     may_skip: bool = True
 
 
@@ -183,7 +183,7 @@ class DeadlineTimer:
 
     @property
     def is_set(self) -> bool:
-        """Whether the timer will fire."""
+        """True if the timer will fire."""
         return self._handle is not None
 
     def set(self, delay_ms: float) -> None:
@@ -225,11 +225,11 @@ class ClassicMember:
     #: Fires when the session expires.
     session: DeadlineTimer = field(repr=False)
     assignment: bytes = b""
-    #: Whether it has not been part of a generation yet.
+    #: True if it has not been part of a generation yet.
     is_new: bool = True
-    #: Whether it received its id before it joined.
+    #: True if it received its id before it joined.
     knows_id: bool = True
-    #: Whether it knows the current generation but has not requested its assignment since.
+    #: True if it knows the current generation but has not requested its assignment since.
     owes_sync: bool = False
     #: Answer the pending JoinGroup and SyncGroup requests.
     on_joined: Callable[[JoinResponse], None] | None = None
@@ -244,7 +244,7 @@ class ClassicMember:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request is pending. The member sends no heartbeats meanwhile."""
+        """True if a request is pending. The member sends no heartbeats meanwhile."""
         return self.on_joined is not None or self.on_synced is not None
 
     def restart_session(self) -> None:
@@ -342,7 +342,7 @@ class GroupMembers:
         return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def is_compatible(self, request: JoinRequest) -> bool:
-        """Whether the joining member has a protocol in common with all others."""
+        """Return whether the joining member has a protocol in common with all others."""
         if not request.protocol_type or not request.protocols:
             return False
         if self._members and request.protocol_type != self.protocol_type:
@@ -352,7 +352,7 @@ class GroupMembers:
         return any(all(each.supports(name) for each in others) for name, _ in request.protocols)
 
     def elect_protocol(self) -> str:
-        """Return the protocol that most members prefer among those that all support; the leader's order breaks ties."""
+        """Return the protocol that most members prefer and all support; the leader's order breaks ties."""
         votes: dict[str, int] = {}
         everyone = list(self)
         for member in everyone:

@@ -70,7 +70,7 @@ class Commit:
     offsets: Mapping[TopicPartition, NewOffset | None]
     #: Member id; empty if the client is not a member.
     member_id: str = ""
-    #: Whether this broker holds the group's claim. Otherwise consumers that opened the store directly may own a
+    #: True if this broker holds the group's claim. Otherwise consumers that opened the store directly may own a
     #: partition.
     by_server: bool = True
     #: Name and mark of the transaction it belongs to: see `store.groups.OffsetChange`.
@@ -257,7 +257,7 @@ class TopicLookup:
         return found
 
     def __contains__(self, share: TopicPartition) -> bool:
-        """Whether the partition exists."""
+        """Return whether the partition exists."""
         topic = self.find(share[0])
         return topic is not None and 0 <= share[1] < topic.partitions
 

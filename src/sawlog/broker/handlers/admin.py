@@ -249,7 +249,7 @@ _BROKER_NAMES = {
 }
 
 
-#: The same for a group whose partitions the broker assigns. All groups have the broker's settings.
+#: Kafka's names of the settings of a group whose partitions the broker assigns. All groups have the same settings.
 _GROUP_NAMES = {
     "group_consumer_session_timeout_ms": "consumer.session.timeout.ms",
     "group_consumer_heartbeat_interval_ms": "consumer.heartbeat.interval.ms",

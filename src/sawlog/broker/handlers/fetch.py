@@ -63,7 +63,7 @@ class _Fetch:
     # --- the partitions
 
     def is_open(self) -> bool:
-        """Whether all partitions are open; otherwise call `_open`."""
+        """Return whether all partitions are open; otherwise call `_open`."""
         known, by_id = self._context.broker.partitions, self._context.header.version >= _BY_ID_FROM
         for topic in self._request["topics"]:
             name = known.name_of(topic["topic_id"]) if by_id else topic["topic"]
@@ -186,7 +186,7 @@ class _Fetch:
         return not all(each.done() for each in self._loads.values())
 
     def _diverges(self, part: Body, found: Partition, made: Body) -> bool:
-        """Whether the client has read records that the log no longer has. It truncates to where they agree."""
+        """Return whether the client has read records that the log no longer has. It truncates to where they agree."""
         epoch = part["last_fetched_epoch"]
         if epoch < 0:
             return False

@@ -341,13 +341,13 @@ class _Names:
         return cls({id: name for name, id in (await context.broker.groups.topic_ids()).items()})
 
     def get(self, topic: Body) -> str | None:
-        """The name of a topic; None if it was given by an id that is not known."""
+        """Return the name of a topic; None if its id is unknown."""
         name: str = topic["name"]
         return name if self._ids is None else self._ids.get(bytes(topic["topic_id"]))
 
     @property
     def unknown(self) -> ErrorCode:
-        """What is said of a topic without a name."""
+        """Error for a topic without a name."""
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._ids is None else ErrorCode.UNKNOWN_TOPIC_ID
 
 

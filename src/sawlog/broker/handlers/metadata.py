@@ -253,7 +253,7 @@ def _with_message(made: Body, code: ErrorCode, message: str | None = None) -> Bo
 
 
 async def elect_leaders(context: Context, request: Body) -> Body:
-    """Every partition is led by its only replica. A request for all lists only those that had an election: none."""
+    """Refuse elections: the only replica of a partition always leads it. A request for all partitions lists none."""
     results: list[Body] = []
     for asked in request["topic_partitions"] or ():
         topic = await _topic(context, asked["topic"])

@@ -97,7 +97,7 @@ class _Pending:
         return self._context.broker.partitions.name_of(topic["topic_id"])
 
     async def place_missing(self, missing: list[tuple[Body, Body, Body]]) -> Body | None:
-        """Open and lock what is not, and place the rest."""
+        """Open and lock partitions, and append the rest of the batches."""
         for topic, part, made in missing:
             try:
                 found = await self._open(topic, part["index"])

@@ -133,7 +133,7 @@ def _disabled(context: Context) -> KafkaError | None:
 
 
 async def describe_acls(context: Context, request: Body) -> Body:
-    """Return the bindings that match a filter, including those that another process has just added."""
+    """Return the bindings that match a filter, as stored now: another process may have added some."""
     authorizer = context.broker.authorizer
     try:
         wanted = _filter(request)

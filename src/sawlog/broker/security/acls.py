@@ -51,7 +51,7 @@ class Resource(IntEnum):
 
 
 class Pattern(IntEnum):
-    """How a binding's name matches. ANY and MATCH are for filters: MATCH selects the bindings that cover a name."""
+    """Pattern types of a name. ANY and MATCH are for filters: MATCH selects the bindings that cover a name."""
 
     ANY = 1
     MATCH = 2
@@ -80,7 +80,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether a binding denies or allows. Deny wins."""
+    """Effect of a binding. Deny wins."""
 
     ANY = 1
     DENY = 2
@@ -125,7 +125,7 @@ _IMPLYING: Final = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
-#: For each operation, the operations of a binding that allow it, and those that deny it.
+#: For each operation, the operations of a binding that allow it, and the operations that deny it.
 ALLOWING: Final = {each: frozenset({each, Operation.ALL, *_IMPLYING.get(each, ())}) for each in Operation}
 DENYING: Final = {each: frozenset({each, Operation.ALL}) for each in Operation}
 
@@ -229,7 +229,7 @@ class Filter:
 
 
 def covers(binding: Binding, name: str) -> bool:
-    """Whether a binding covers the resource of that name, which has the binding's type."""
+    """Return whether a binding covers the resource of that name, which has the binding's type."""
     if binding.pattern is Pattern.PREFIXED:
         return name.startswith(binding.name)
     return binding.name in (name, EVERY)
@@ -278,7 +278,7 @@ class AclIndex:
         self._decisions: dict[tuple[ClientIdentity, Operation, Resource, str], bool] = {}
 
     def allows(self, client: ClientIdentity, operation: Operation, resource: Resource, name: str) -> bool:
-        """Whether a client may perform an operation on one resource."""
+        """Return whether a client may perform an operation on one resource."""
         if len(name) > _CACHED_NAME_LENGTH:
             return self._decide(client, operation, self._covering(resource, name))
         asked = client, operation, resource, name
@@ -290,7 +290,7 @@ class AclIndex:
         return found
 
     def allows_some(self, client: ClientIdentity, operation: Operation, resource: Resource) -> bool:
-        """Whether the operation is allowed for at least one name of the type, existing or not."""
+        """Return whether the operation is allowed for at least one name of the type, existing or not."""
         if self._allow_if_no_acl and (resource, EVERY) not in self._literal:
             return True  # a name that no binding covers remains
         applicable = [each for each in self.bindings if each.resource is resource and _is_for(each, client)]
@@ -333,7 +333,7 @@ def _denies(binding: Binding, operation: Operation) -> bool:
 
 
 def _overrides(denied: Binding, allowed: Binding) -> bool:
-    """Whether a DENY binding covers every resource that an ALLOW binding covers."""
+    """Return whether a DENY binding covers every resource that an ALLOW binding covers."""
     if denied.pattern is Pattern.LITERAL:
         return denied.name == EVERY or (allowed.pattern is Pattern.LITERAL and denied.name == allowed.name)
     if allowed.pattern is Pattern.LITERAL and allowed.name == EVERY:

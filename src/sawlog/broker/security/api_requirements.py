@@ -1,4 +1,4 @@
-"""The operations and resources that each Kafka API requires.
+"""Operations and resources that each Kafka API requires.
 
 `API_REQUIREMENTS` has an entry for every API, including those the broker does not serve, so that none can be forgotten:
 a handler without an entry is an error when the broker starts. `with_authorization` wraps a handler in the check. A
@@ -89,7 +89,7 @@ def init_producer_id(auth: AuthorizationContext, request: Body) -> CheckedReques
 
 
 def add_partitions_to_txn(auth: AuthorizationContext, request: Body) -> CheckedRequest:
-    """Add all partitions or none: those that would have been allowed fail with OPERATION_NOT_ATTEMPTED."""
+    """Add all partitions or none: allowed partitions then fail with OPERATION_NOT_ATTEMPTED."""
     if auth.version >= _BROKERS_FROM:
         return _AMONG_BROKERS(auth, request)
     items = "v3_and_below_topics"
@@ -374,7 +374,7 @@ class ApiRequirement:
     check: RequestCheck
     #: The elements of a request that may refer to a topic by id.
     topics: Callable[[Body], Iterable[Body]] = _no_ids
-    #: Whether a request asks for all topics, so that the check needs their names.
+    #: Tells whether a request asks for all topics, so that the check needs their names.
     lists: Callable[[Body], bool] = lambda request: False
 
 
@@ -475,7 +475,7 @@ API_REQUIREMENTS: Final[dict[Key, ApiRequirement]] = {
 
 
 def with_authorization(key: int, handler: Handler) -> Handler:
-    """Wrap a handler so that it sees only what the client is allowed to do."""
+    """Wrap a handler so that it gets only the allowed part of a request."""
     requirement = API_REQUIREMENTS[Key(key)]
 
     def handle(context: Context, request: Body) -> Answer:

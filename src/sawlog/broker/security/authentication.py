@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 BEFORE_AUTHENTICATION: Final = frozenset({Key.API_VERSIONS, Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE})
 #: Minimum delay before a failure is answered; the maximum is half as much again.
 _DELAY_S: Final = 0.1
-#: How long a failed connection stays open after the response, so that the client reads it before the connection ends.
+#: Time that a failed connection stays open after the response, so that the client reads it before the connection ends.
 LINGER_S: Final = 0.1
 
 
@@ -60,9 +60,9 @@ class Session:
         self.has_failed = False
         self._mechanism = ""
         self._exchange: Server | _Plain | None = None
-        #: Whether requests of every API may be answered now.
+        #: True if requests of every API may be answered now.
         self.is_established = self.is_authenticated
-        #: Whether the next frame is a bare message of the mechanism instead of a request.
+        #: True if the next frame is a bare message of the mechanism instead of a request.
         self.takes_tokens = False
         self._timer: asyncio.TimerHandle | None = None
         if not self.is_authenticated:
@@ -203,7 +203,7 @@ class Authenticator:
         self._broker.limits.rate_limited_log.tell("authentication", "authentication of %s failed: %s", host, reason)
 
     async def matches(self, user: str, password: str) -> bool:
-        """Whether the password is that of an existing user."""
+        """Return whether the password is that of an existing user."""
         mechanism, credential = self.users.strongest(user, tuple(MECHANISMS.values()))
         async with self._salting:
             return await self._broker.run(credential.matches, mechanism, password)

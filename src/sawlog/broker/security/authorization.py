@@ -1,4 +1,4 @@
-"""The building blocks of `api_requirements`: check a request, forward what is allowed, answer the rest.
+"""Building blocks of `api_requirements`: check a request, forward the allowed part, answer the rest.
 
 A `RequestCheck` inspects a request and returns a `CheckedRequest`: the part that the handler gets, and how to complete
 the response. Most requests name several resources. Those that the client may not use are answered with an error of
@@ -45,17 +45,17 @@ class AuthorizationContext:
     names: Mapping[bytes, str | None]
     #: All topics, if the request asks for all of them.
     topics: Sequence[str] = ()
-    #: Whether the broker creates missing topics on request.
+    #: True if the broker creates missing topics on request.
     creates: bool = False
     #: Reasons for the error messages, by error: within a request, one error has one reason.
     _reasons: dict[ErrorCode, str] = field(default_factory=dict)
 
     def allows(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
-        """Return True if an operation is allowed. For responses that omit denied resources silently."""
+        """Return whether an operation is allowed. For responses that omit denied resources silently."""
         return self.authorizer.allows(self.client, operation, resource, name)
 
     def allows_some(self, operation: Operation, resource: Resource) -> bool:
-        """Whether the operation is allowed on at least one resource of the type."""
+        """Return whether the operation is allowed on at least one resource of the type."""
         return self.authorizer.allows_some(self.client, operation, resource)
 
     def refused(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> ErrorCode | None:
@@ -69,7 +69,7 @@ class AuthorizationContext:
         return code
 
     def sees(self, topic: str) -> bool:
-        """Whether the client may describe a topic."""
+        """Return whether the client may describe a topic."""
         return self.allows(Operation.DESCRIBE, Resource.TOPIC, topic)
 
     def refusal(self, request: Body, code: ErrorCode) -> Body:

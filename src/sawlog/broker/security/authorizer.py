@@ -122,7 +122,7 @@ class StoredAcls:
 
 _logger = logging.getLogger("sawlog.broker")
 
-#: How a dual-stack listener presents IPv4 addresses.
+#: Prefix of IPv4 addresses on a dual-stack listener.
 _MAPPED = "::ffff:"
 
 
@@ -153,7 +153,7 @@ class Authorizer:
         #: Why everything is denied; None once the bindings could be read.
         self._unreadable: str | None = "the access control lists have not been read yet"
         self._changing = asyncio.Lock()
-        #: Whether there is no binding at all, so that everything is allowed. The broker checks this for each request.
+        #: True if there is no binding at all, so that everything is allowed. The broker checks this for each request.
         self.is_open = False
 
     # --- decisions
@@ -164,13 +164,13 @@ class Authorizer:
     def allows(
         self, client: ClientIdentity, operation: Operation, resource: Resource, name: str = CLUSTER_NAME
     ) -> bool:
-        """Whether a client may perform an operation on one resource."""
+        """Return whether a client may perform an operation on one resource."""
         return (
             self.is_open or self.is_super_user(client.principal) or self._acls.allows(client, operation, resource, name)
         )
 
     def allows_some(self, client: ClientIdentity, operation: Operation, resource: Resource) -> bool:
-        """Whether a client may perform an operation on at least one resource of a type, existing or not."""
+        """Return whether a client may perform an operation on at least one resource of a type, existing or not."""
         return (
             self.is_open or self.is_super_user(client.principal) or self._acls.allows_some(client, operation, resource)
         )

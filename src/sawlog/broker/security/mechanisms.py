@@ -136,7 +136,7 @@ class Credential:
     server_key: bytes = field(repr=False)
 
     def matches(self, mechanism: Mechanism, password: str) -> bool:
-        """Whether the password is correct. Takes as long as hashing it in either case."""
+        """Return whether the password is correct. Takes as long as hashing it in either case."""
         salted = mechanism.salted(password, self.salt, self.iterations)
         made = Salted(mechanism, self.iterations, self.salt, salted).credential()
         return hmac.compare_digest(made.stored_key, self.stored_key)

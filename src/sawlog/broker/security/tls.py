@@ -201,7 +201,7 @@ class Tls:
 
     @property
     def requires_certificate(self) -> bool:
-        """Whether every client must present a certificate."""
+        """True if every client must present a certificate."""
         return self._files.client_auth == "required"
 
     def refresh(self, *, force: bool = False) -> bool:
@@ -288,7 +288,7 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 _BACKLOG: Final = 1024
 #: Maximum number of pending handshakes, in total and per address; more are dropped.
 _MOST, _MOST_PER_HOST = 1024, 256
-#: How long to wait for the peer's close_notify.
+#: Timeout for the peer's close_notify.
 _SHUTDOWN_S: Final = 1.0
 #: Pause after a failed accept, for want of file descriptors for example.
 _PAUSE_S: Final = 0.5

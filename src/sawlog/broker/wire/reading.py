@@ -35,7 +35,7 @@ ELEMENTS_MAX: Final = 200_000
 
 
 class _Allowance(threading.local):
-    """How many elements may still be read in this thread."""
+    """Number of elements that may still be read in this thread."""
 
     left = sys.maxsize
 

@@ -1,4 +1,4 @@
-"""The notation of the tables in `messages/`: what a message consists of, version by version.
+"""Notation of the tables in `messages/`: the fields of a message, version by version.
 
 ```python
 METADATA = Api(
@@ -163,7 +163,7 @@ class Api:
         self.response = tuple(response)
 
     def flexible(self, version: int) -> bool:
-        """Whether this version has compact lengths and tagged fields."""
+        """Return whether this version has compact lengths and tagged fields."""
         return version in self.flexible_versions
 
     def __repr__(self) -> str:

@@ -318,7 +318,7 @@ def _single(name: str) -> Callable[[Body], tuple[Any]]:
 
 
 def _default(field: Field, version: int) -> Any:
-    """Return what a field has that is not given: null only in versions that allow it."""
+    """Return the value of an omitted field: null only in versions that allow it."""
     if field.default is None and not field.nullable_in(version):
         return {} if field.kind is STRUCT else field.kind.zero
     return field.default

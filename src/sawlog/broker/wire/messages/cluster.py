@@ -228,7 +228,7 @@ DESCRIBE_LOG_DIRS = Api(
             ),
             int64("total_bytes", since=4, default=-1),
             int64("usable_bytes", since=4, default=-1),
-            # Whether new replicas may not be placed there.
+            # True if no new replicas may be placed there.
             boolean("is_cordoned", since=5),
         ),
     ],
