@@ -115,7 +115,7 @@ def test_wrong_credentials_are_said_without_any_secret() -> None:
     ("endpoint", "said"),
     [
         ("http://no-such-host.invalid:9000", "the name of its host cannot be resolved"),
-        ("http://127.0.0.1:1", "nobody answers at its endpoint"),
+        ("http://127.0.0.1:1", "nothing answers at its endpoint"),
     ],
 )
 def test_a_server_that_cannot_be_reached_is_said(endpoint: str, said: str) -> None:

@@ -71,7 +71,7 @@ def test_seaweedfs_passes_everything(seaweedfs: Server) -> None:
         ("stale_lists", "list after write", "was created, and a listing has []"),
         ("undead", "list after write", "was deleted, and a listing has"),
         ("short_lists", "listing", "110 keys were created; the listing has 100"),
-        ("wrong_ranges", "ranges", "are not those that were stored there"),
+        ("wrong_ranges", "ranges", "are not the stored ones"),
         ("changed_content", "large object", "other bytes came back"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`ExtentReader`: reads the batches of extents in order, with read-ahead, and verifies their checksums.
+"""`ExtentReader`: read the batches of extents in order, with read-ahead, and verify their checksums.
 
 Adjacent extents of one object are one request, and small requests run in parallel. Read-ahead overlaps with the work of
 the caller. Parts of commits that are in memory (`CommitCache`) are not requested: recently folded commits, and commits

@@ -1,5 +1,5 @@
-"""Consumer groups on object storage: `ObjectGroups` lists, moves and deletes them, `ObjectMembership` is a consumer's
-membership in one.
+"""Consumer groups on object storage: `ObjectGroups`, the groups of a store, and `ObjectMembership`, the membership
+of one consumer.
 
 A member that died without leaving remains until another process has watched it for its session timeout. So moving or
 deleting a group fails at once if a member has recently sent a heartbeat, by the clocks of both machines. Otherwise the
@@ -52,7 +52,7 @@ from .topic import ObjectTopic
 
 _logger = logging.getLogger("sawlog.store.consumer")
 
-#: How often to look at a member that seems to be dead.
+#: Interval between looks at a member that seems to be dead.
 _WATCH_S = 0.5
 #: Heartbeats per session timeout.
 _BEATS = 3
@@ -299,7 +299,7 @@ class ObjectMembership(GroupMembership):
 
     @property
     def is_current(self) -> bool:
-        """Whether this is still a member, as of at most a second ago."""
+        """True if this was still a member at most a second ago."""
         return self._id in self._members()
 
     def still_owns(self) -> bool:

@@ -61,9 +61,9 @@ class ObjectPartition(Partition):
         self._id = topic_id
         self._number = number
         self._config = config
-        #: Whether the caller polls: an idle store is then polled about once a second.
+        #: True if the caller polls: an idle store is then polled about once a second.
         self._calm = calm
-        #: Whether records may come from the local cache or from memory.
+        #: True if records may come from the local cache or from memory.
         self._cached = cached
         self._reader = session.extents if cached else session.uncached
 

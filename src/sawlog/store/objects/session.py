@@ -57,11 +57,11 @@ _T = TypeVar("_T")
 _CONFLICTS = {"Changed": "Conflict", "BrokerRemoved": "Conflict"}
 #: A state is fresh for this long, plus a typical round trip, after the request that proved it was sent.
 LOOK_S = 0.05
-#: How often callers that wait for the lock check whether the state is fresh by now.
+#: Interval at which callers that wait for the lock check for a fresh state.
 _WAIT_S = 0.02
 #: Maximum polling interval of callers that poll, while there is nothing new.
 CALM_S = 1.0
-#: How long a commit waits for the callers that shared the last one.
+#: Time for which a commit waits for the callers that shared the last one.
 _MOMENT_S = 0.005
 #: Maximum size of the batches in one commit.
 INLINE_BYTES = 8 << 20

@@ -48,7 +48,7 @@ class ObjectSlice(PlannedSlice):
     start_offset: int
     end_offset: int
     extents: tuple[Extent, ...]
-    #: Which transactions are read.
+    #: Isolation level of the reader.
     isolation: Isolation = "committed"
     #: The aborted transactions that may have batches in the slice.
     aborted: tuple[AbortedTransaction, ...] = ()
@@ -212,7 +212,7 @@ def _placed(data: memoryview, first: Extent, end: int) -> Rows:
     rows = rows_of(data)
     place_rows(rows, first.base_offset, first.leader_epoch)
     if not len(rows) or int(rows[-1, LAST]) + 1 != end:
-        raise CorruptBatch(f"the batches at offset {first.base_offset} are not those that were planned to be read")
+        raise CorruptBatch(f"the batches at offset {first.base_offset} are not the planned ones")
     return rows
 
 

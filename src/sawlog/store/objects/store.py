@@ -63,7 +63,7 @@ class ObjectStore(base.Store):
         self._session = session
         self._id = store_id
         self._maintainer = Maintainer(session)
-        #: Whether the caller polls: an idle store is then polled about once a second.
+        #: True if the caller polls: an idle store is then polled about once a second.
         self._calm = False
         #: Topics for the appends of transactions, by name.
         self._written: dict[str, ObjectTopic] = {}

@@ -82,7 +82,7 @@ class ObjectTopic(base.Topic):
         self._store = store
         #: Runs maintenance for a topic.
         self._tend = tend
-        #: Whether the caller polls, so that a slightly stale state is good enough.
+        #: True if the caller polls, so that a slightly stale state is good enough.
         self._calm = calm
         self._layout: _TopicLayout | None = None
 

@@ -72,7 +72,7 @@ class ObjectTask(TaskStaging):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was written."""
+        """True if nothing was written."""
         return not self._data and not self._keys
 
     def write(self, batches: Buffer) -> Piece:
@@ -230,7 +230,7 @@ class ObjectStaging(JobStaging):
         return described(rows)
 
     def last(self, name: str) -> Intent | None:
-        """Return what was last published under a name."""
+        """Return the last transaction published under a name."""
         return stored_under(self._session, name)
 
     def replay_of(self, job: str, find: Callable[[], Intent | None], *, lock_timeout_s: float = 60.0) -> Intent | None:

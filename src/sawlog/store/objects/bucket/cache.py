@@ -1,4 +1,4 @@
-r"""`BlockCache`: blocks read from a bucket, cached on the local disk for all processes of a user.
+r"""`BlockCache`: a cache on the local disk for blocks of a bucket, shared by all processes of a user.
 
 ```
 <cache>/<store id>/<first two digits>/<hash of key, position, digest and size>

@@ -194,7 +194,7 @@ _DENIED = frozenset({401, 403})
 _UNSUPPORTED = 501
 #: The server may still process such a request, or has not looked at it.
 _NOT_FINAL = frozenset({408, 409, 429})
-#: Where clients look for instance credentials if nothing else provides them.
+#: Addresses from which clients request instance credentials if nothing else provides any.
 _METADATA_SERVICES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -210,8 +210,8 @@ _TRANSPORT = (
     ("dns error", "the name of its host cannot be resolved"),
     ("certificate", "its certificate is not trusted"),
     ("kind: Timeout", _TIMED_OUT),
-    ("tcp connect error", "nobody answers at its endpoint"),
-    ("kind: Connect", "nobody answers at its endpoint"),
+    ("tcp connect error", "nothing answers at its endpoint"),
+    ("kind: Connect", "nothing answers at its endpoint"),
     ("SendRequest", "the connection broke"),
     ("BadScheme", "plain HTTP is not allowed"),
 )
@@ -229,7 +229,7 @@ class Failure:
     code: str
     said: str
     retries: int
-    #: What was wrong with the connection, if there was no answer.
+    #: The defect of the connection, if there was no answer.
     transport: str
     system: int | None
     no_credentials: bool
@@ -239,22 +239,22 @@ class Failure:
 
     @property
     def is_conflict(self) -> bool:
-        """Whether a concurrent request for the same key interfered: not applied, and the key may or may not exist."""
+        """True if a concurrent request for the same key interfered: not applied, and the key may or may not exist."""
         return self.status == 409 and self.code not in _EXISTS
 
     @property
     def is_missing_bucket(self) -> bool:
-        """Whether the bucket does not exist, as opposed to the object."""
+        """True if the bucket does not exist, as opposed to the object."""
         return self.status == 404 and self.code in _NO_BUCKET
 
     @property
     def is_denied(self) -> bool:
-        """Whether the credentials are invalid or insufficient."""
+        """True if the credentials are invalid or insufficient."""
         return self.status in _DENIED or self.code in _BAD_CREDENTIALS
 
     @property
     def is_final(self) -> bool:
-        """Whether the request was certainly not applied."""
+        """True if the request was certainly not applied."""
         if self.system is not None:
             return self.system in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
         if self.no_credentials:

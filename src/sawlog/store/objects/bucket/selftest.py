@@ -1,4 +1,4 @@
-"""Self-test of object storage: does a bucket give the guarantees that a store depends on? (`sawlog store test URL`)
+"""Self-test of object storage (`sawlog store test URL`): verify the guarantees that a store depends on.
 
 A store is safe if the server creates an object only where none exists, however many clients ask at the same time, and
 shows what was stored to every client at once. Some servers look like S3 and do not: two writers would both be told that
@@ -342,7 +342,7 @@ def ranges(probe: Probe) -> str:
     wanted = [(0, 1), (0, 100), (1, 1), (65_535, 2), (100_000, 300_000), (len(data) - 1, 1), (1000, len(data) - 1000)]
     for start, size in wanted:
         if probe.get_range(key, start, size) != data[start : start + size]:
-            raise Broken(f"{size} bytes from {start} on of {key} are not those that were stored there")
+            raise Broken(f"{size} bytes from {start} on of {key} are not the stored ones")
     return f"{len(wanted)} ranges of {size_text(len(data))} are right"
 
 

@@ -68,7 +68,7 @@ _STEPS = (1, 1, 4, 16, 32)
 _LOSSES = 2
 #: The typical round trip is the median of this many. One sample is not enough: it may have been slow.
 _ROUND_TRIPS = 8
-#: How often a process that commits checks that the bucket still has its earlier commits.
+#: Interval at which a process that commits checks that the bucket still has its earlier commits.
 HISTORY_S = 10.0
 #: The first bytes of a commit identify it: they hold its length, its checksum and the digest of the state before it.
 _HEAD_BYTES = 128
@@ -132,9 +132,9 @@ class Journal:
         self._checked_s = self._seen_at[0]
         #: Minimum number of commits, according to the names of the checkpoints.
         self._recorded = 0
-        #: Whether the current commit was sent and its number is not known to belong to another writer.
+        #: Set while the current commit was sent and its number is not known to belong to another writer.
         self._in_doubt = False
-        #: Whether a commit is being folded. If that is interrupted, the state is inconsistent.
+        #: Set while a commit is being folded. If that is interrupted, the state is inconsistent.
         self._folding = False
         #: The error that stopped this process.
         self._stopped: CorruptData | UpgradeRequired | None = None
@@ -532,7 +532,7 @@ def passed_s(now: tuple[float, float], then: tuple[float, float]) -> float:
 
 
 class CommitBackoff:
-    """How long a writer pauses after a commit, so that others can make theirs. Not thread-safe.
+    """The pause of a writer after a commit, which gives others a turn. Not thread-safe.
 
     A writer that has lost a race must read the winning commit before it can try again: two requests, while the winner
     needs one. So a process that commits continuously would win every race and starve the others. A pause of about one

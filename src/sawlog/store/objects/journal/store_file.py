@@ -29,14 +29,14 @@ _KIND, _FORMAT = "objects", 2
 
 @dataclass(frozen=True, slots=True)
 class StoreParameters:
-    """How long answers, commit numbers and unreferenced objects last."""
+    """Lifetimes of answers, commit numbers and unreferenced objects."""
 
-    #: How long an answer is believed after the last proof that the next number was not collected.
+    #: Time for which an answer is believed after the last proof that the next number was not collected.
     belief_s: float = 600.0
-    #: How long a commit number stays taken after its commit fell behind a confirmed checkpoint, and how long an upload
-    #: may wait for its commit.
+    #: Time for which a commit number stays taken after its commit fell behind a confirmed checkpoint, and for which an
+    #: upload may wait for its commit.
     grace_s: float = 7 * 86_400.0
-    #: How long an unreferenced object is kept, because a reader may have planned to read it.
+    #: Time for which an unreferenced object is kept, because a reader may have planned to read it.
     readers_s: float = 86_400.0
     #: Number of commits between checkpoints.
     checkpoint_every: int = 256
@@ -89,7 +89,7 @@ def identity_of(bucket: Bucket, data: bytes) -> tuple[str, StoreParameters]:
         stored = json.loads(data)
         kind, version, store_id = stored.get("kind"), stored["format"], str(stored["id"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidConfig(f"{bucket.url}/{STORE} is no file of a store: {error}") from error
+        raise InvalidConfig(f"{bucket.url}/{STORE} is not the file of a store: {error}") from error
     if kind != _KIND:
         raise InvalidConfig(f"{bucket.url} is a store in a directory: open it by its path, without file://")
     if version != _FORMAT:

@@ -114,8 +114,8 @@ class _View(NamedTuple):
     last: Note
     #: Keys that are listed as garbage already.
     condemned: Collection[str]
-    #: Whether to list all commits, even where there should be none: a process may have created a number that was
-    #: deleted, and not believed it.
+    #: True if all commits are to be listed, even where there should be none: a process may have created a number that
+    #: was deleted, and not believed it.
     sweep: bool
 
 

@@ -140,7 +140,7 @@ class Maintainer:
             if found is None:
                 break  # the topic was deleted meanwhile
             if work != self._consolidate and self._session.look(is_copy):
-                continue  # the source of the copy decides what it keeps
+                continue  # retention and compaction are up to the source
             try:
                 work(found, report)
             except CorruptBatch as error:  # damaged data is left as it is

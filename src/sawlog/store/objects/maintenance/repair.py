@@ -79,19 +79,19 @@ class Diagnosis:
     stray: list[str] = field(default_factory=list)
     #: The content for `sawlog.json`, if it is missing or damaged.
     founded: bytes | None = None
-    #: Extents in commits other than those that the state was computed from.
+    #: Extents of commits that have replaced the ones from which the state was computed.
     replaced: set[_Placed] = field(default_factory=set)
-    #: Whether the state is that of a checkpoint whose confirming commit is gone.
+    #: True if the state is that of a checkpoint whose confirming commit is gone.
     is_unconfirmed: bool = False
 
     @property
     def is_repairable(self) -> bool:
-        """Whether a repair would change anything."""
+        """True if a repair would change anything."""
         return bool(self.stray or self.founded is not None or self.is_unconfirmed)
 
     @property
     def is_missing_objects(self) -> bool:
-        """Whether records are in objects that are gone, which no repair restores."""
+        """True if records are in objects that are gone, which no repair restores."""
         return any(each.what in (_MISSING, _REPLACED) for each in self.findings)
 
     def add(self, what: str, action: str, detail: str, topic: str = "", partition: int | None = None) -> None:
@@ -270,7 +270,7 @@ def _explain_end(bucket: Bucket, found: Diagnosis, reason: str, most: int) -> No
 
 
 def _list_losses(bucket: Bucket, found: Diagnosis, ahead: list[Checkpoint], later: list[int]) -> None:
-    """List what is known of the lost records, from later checkpoints and from unusable commits."""
+    """List the lost records, as far as later checkpoints and unusable commits tell."""
     ends: dict[tuple[str, int], int] = {}
     for each in reversed(ahead):
         with suppress(CorruptData, Collected):

@@ -1,5 +1,5 @@
-"""What brokers agree on in the commits of a store: `ObjectBrokers`, who they are; `ObjectClaim`, who coordinates a
-group; `ObjectTransactionalIds`, the transactions of clients.
+"""Brokers that share a store: `ObjectBrokers`, the registered ones; `ObjectClaim`, the right to coordinate a group;
+`ObjectTransactionalIds`, the transactions of clients. All three are in the commits of the store.
 
 A silent broker is removed by the others, each by its own clock alone: a broker requests the removal after it has seen
 the same beat for the whole timeout, and the fold rejects the request if there was another beat meanwhile. A broker that

@@ -31,7 +31,7 @@ def apply_once(state: MutableState, action: Action) -> None:
 
 
 def forget_names(state: MutableState, action: Action) -> None:
-    """Drop names, except those that were used again since they were found to be old."""
+    """Drop old names that were not used again in the meantime."""
     for name in action["names"]:
         entry = f"named/{quoted(name)}"
         last = state.entries.get(entry)
@@ -69,7 +69,7 @@ def expect_document(state: MutableState, action: Action) -> None:
 
 
 def floor_of(state: MutableState) -> int:
-    """Return the commit below which uploads are void: those that began when fewer commits were known."""
+    """Return the floor: an upload is void if it began when fewer commits were known."""
     return int(state.entries.get("floor", 0))
 
 

@@ -194,7 +194,7 @@ def _begin_topics(state: MutableState, group: str, starts: Any) -> None:
 
 
 def give_up_partitions(state: MutableState, action: Action) -> None:
-    """Release partitions; those that the member does not own are ignored."""
+    """Release partitions. Partitions that the member does not own are ignored."""
     for topic, partition in action["shares"]:
         name = _owner_name(quoted(action["group"]), topic, partition)
         if state.entries.get(name) == action["member"]:

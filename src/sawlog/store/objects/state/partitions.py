@@ -92,7 +92,7 @@ def delete_topic(state: MutableState, action: Action) -> None:
 
 
 def replace_topic(state: MutableState, action: Action) -> None:
-    """Let a topic take the name of another, which is deleted; it keeps its own id. With `ends`, reject if the other
+    """Give the name of a topic to another, which keeps its id, and delete the first. With `ends`, reject if the other
     topic has grown."""
     name, by = action["name"], action["by"]
     if name == by:

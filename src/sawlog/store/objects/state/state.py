@@ -132,7 +132,7 @@ class State(MutableState):
 
     @property
     def floor(self) -> int:
-        """The commit below which uploads are void: those that began when fewer commits were known."""
+        """The floor: an upload is void if it began when fewer commits were known."""
         return documents.floor_of(self)
 
     def extents(self, topic: str, partition: int, start: int, end: int | None = None) -> Iterable[Extent]:
