@@ -1,13 +1,13 @@
-"""Processes that play roles, and the few words that every harness over a bucket uses for them.
+"""Actors: the processes of a test run, each with a role, shared by all harnesses over a bucket.
 
-    start, kill, stop, resume   what is done to an `Actor`; `again` is who plays its role after it was killed
-    say                         what it notes, a line at a time, in a file that stays when it is killed: what it was
-                                told (acknowledged, and where), and what it has read
-    told                        what all who have played a role have noted
+    start, kill, stop, resume   control an `Actor`; `again` returns its successor in the role after a kill
+    say                         append a line to a diary that survives a kill: acknowledgements with their offsets, and
+                                records that were read
+    told                        the diaries of all actors that have played a role
 
-An actor is a forked process (`Forked`) or a program (`roles.Broker`). A `Cast` is all of them: it resumes those whose
-stop is over, and says who has ended by itself, which nobody may. The process that has a cast opens no bucket and has no
-threads: obstore must not be used before a fork.
+An actor is a forked process (`Forked`) or a program (`roles.Broker`). A `Cast` controls all actors: it resumes them
+after a stop and reports every actor that has ended by itself, which is always a defect. The process with the cast opens
+no bucket and starts no threads, because obstore must not be used before a fork.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-#: How often a process looks whether the one that started it is still there.
+#: Interval at which a process checks that its parent is alive.
 _LOOK_S = 1.0
 
 
 class Diary:
-    """What one process notes. Its name is that of its role, and a number."""
+    """The diary of one process, named after its role and a number."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -37,12 +37,12 @@ class Diary:
         self._file = os.open(folder / f"{name}.told", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def say(self, *what: object) -> None:
-        """One line, which stays when this process is killed."""
+        """Append a line that survives a kill of this process."""
         os.write(self._file, json.dumps(what).encode() + b"\n")
 
 
 def told(folder: Path, role: str) -> Iterator[list[Any]]:
-    """What everybody noted who has played a role; a last line without an end was never said."""
+    """Return the diaries of all actors of a role. An unterminated last line does not count."""
     for file in sorted(folder.glob(f"{role}-*.told")):
         for line in file.read_bytes().splitlines(keepends=True):
             if line.endswith(b"\n"):
@@ -50,42 +50,42 @@ def told(folder: Path, role: str) -> Iterator[list[Any]]:
 
 
 def last_told(folder: Path, role: str) -> str:
-    """Who of a role noted something last; empty if nobody has."""
+    """Return the actor of a role with the latest entry; empty if there is none."""
     found = [(file.stat(), file.stem) for file in folder.glob(f"{role}-*.told")]
     return max(((stat.st_mtime_ns, name) for stat, name in found if stat.st_size), default=(0, ""))[1]
 
 
 class Actor(Protocol):
-    """A process with a role, as its parent knows it."""
+    """The parent's handle of a process with a role."""
 
     role: str
     name: str
 
     def start(self) -> None:
-        """Begin."""
+        """Start the process."""
 
     def kill(self) -> None:
-        """SIGKILL, also if it is stopped."""
+        """Send SIGKILL, even while it is stopped."""
 
     def stop(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
 
     def again(self) -> Actor:
-        """Who plays the role next; not started."""
+        """Return the successor in the role, not started."""
 
     def death(self) -> str:
-        """Why it has ended by itself; empty if it runs."""
+        """Return the reason if it has ended by itself; empty while it runs."""
 
 
-#: What a forked process does: with a diary of its own, and a seed.
+#: The work of a forked process, given its diary and a seed.
 Work = Callable[[Diary, int], None]
 
 
 class Forked:
-    """A process that does a piece of work. Those who play one role share its `numbers`, so each has another name."""
+    """A forked process. All actors of one role share `numbers`, so that their names differ."""
 
     def __init__(self, role: str, folder: Path, work: Work, chance: random.Random, numbers: Iterator[int]) -> None:
         self.role, self.name = role, f"{role}-{next(numbers)}"
@@ -125,8 +125,7 @@ class Forked:
 
 
 def fork(work: Callable[[], None], died: Path) -> int:
-    """Start a process that does a piece of work and ends, also if its parent does; returns its id. If it fails, it says
-    why in a file."""
+    """Fork a process that runs `work` and return its id. It ends with its parent, and writes a failure to a file."""
     parent = os.getpid()
     pid = os.fork()
     if not pid:
@@ -135,7 +134,7 @@ def fork(work: Callable[[], None], died: Path) -> int:
 
 
 def _child(work: Callable[[], None], died: Path, parent: int) -> NoReturn:
-    """A forked process: it never returns to what its parent was doing."""
+    """Run in the forked child. Never returns to the parent's code."""
     code = 1
     try:
         faulthandler.disable()
@@ -155,33 +154,33 @@ def _end_with(parent: int) -> None:
 
 
 def why(died: Path) -> str:
-    """What a process said that has ended by itself."""
+    """Return the failure of a process that has ended by itself."""
     return died.read_text().strip().splitlines()[-1] if died.exists() else "without a word"
 
 
 class Cast:
-    """All actors of a run."""
+    """The actors of a run."""
 
     def __init__(self) -> None:
         self._actors: list[Actor] = []
-        #: Those that are stopped, and until when.
+        #: Stopped actors, with the end of their stop.
         self._stopped: dict[str, float] = {}
-        #: Those that others have replaced while they were stopped: until when they go on beside them.
+        #: Actors that were replaced while stopped, with the end of the time in which they run beside their successors.
         self._replaced: dict[str, float] = {}
         self.kills = self.stops = self.splits = 0
 
     def add(self, actor: Actor) -> None:
-        """Let somebody begin."""
+        """Start an actor."""
         actor.start()
         self._actors.append(actor)
 
     def running(self, *roles: str) -> list[Actor]:
-        """Who is not stopped."""
+        """Return the actors that are not stopped."""
         found = [each for each in self._actors if each.name not in self._stopped]
         return [each for each in found if not roles or each.role in roles]
 
     def kill(self, actor: Actor) -> None:
-        """Kill somebody, and let another one play its role."""
+        """Kill an actor and start its successor."""
         self.kills += 1
         self._end(actor)
         if self._replaced.pop(actor.name, None) is None:
@@ -193,15 +192,15 @@ class Cast:
         self._stopped.pop(actor.name, None)
 
     def stop(self, actor: Actor, seconds: float) -> None:
-        """Stop somebody for so long."""
+        """Stop an actor for a time."""
         self.stops += 1
         actor.stop()
         self._stopped[actor.name] = time.monotonic() + seconds
 
     def split(self, actor: Actor, seconds: float, beside_s: float) -> None:
-        """Stop somebody for so long while another one plays its role; then both do, for a while. Who was replaced
-        already is only stopped: it has a successor, and with two of them a role has more players for good. Two movers
-        with one transactional id fence each other again and again, and neither gets anywhere."""
+        """Stop an actor while its successor plays the role; then both do, for a while. An actor that was replaced
+        before is only stopped: a second successor would stay, and two movers with one transactional id fence each other
+        forever."""
         self.stop(actor, seconds)
         if actor.name in self._replaced:
             return
@@ -210,7 +209,7 @@ class Cast:
         self.add(actor.again())
 
     def go_on(self) -> None:
-        """Resume those whose stop is over; end those who were replaced."""
+        """Resume actors at the end of their stop; end replaced ones when their time is over."""
         now_s = time.monotonic()
         for actor in list(self._actors):
             if self._stopped.get(actor.name, now_s) < now_s:
@@ -224,7 +223,7 @@ class Cast:
         actor.resume()
 
     def resume_all(self) -> None:
-        """Let everybody go on, and nobody twice."""
+        """Resume all actors and end those that were replaced."""
         for actor in list(self._actors):
             if actor.name in self._replaced:
                 self._end(actor)
@@ -233,7 +232,7 @@ class Cast:
         self._replaced.clear()
 
     def deaths(self) -> list[str]:
-        """Who has ended by itself, and why."""
+        """Return the actors that have ended by themselves, with the reason."""
         found = []
         for actor in list(self._actors):
             reason = actor.death()
@@ -243,7 +242,7 @@ class Cast:
         return found
 
     def end(self, *roles: str) -> None:
-        """Kill all, or those with these roles."""
+        """Kill all actors, or those of some roles."""
         for actor in list(self._actors):
             if not roles or actor.role in roles:
                 self._end(actor)

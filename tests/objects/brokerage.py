@@ -1,19 +1,19 @@
-"""Brokers over one bucket, their clients, and what must be true of what the clients were told.
+"""Brokers over one bucket, their Kafka clients, and a verdict on the promises made to the clients.
 
-`Fleet` is a few processes of `sawlog serve` over one address. `Traffic` is what uses them meanwhile:
+A `Fleet` is several processes of `sawlog serve` over one address. `Traffic` uses them meanwhile:
 
-- *writers* append numbers, each to every partition of `orders` in turn, as idempotent producers, and note what was
-  acknowledged where;
-- a *mover* reads `orders` as a member of a group, and writes each record into both partitions of `copies`, in
-  transactions that also commit its offsets;
-- a *reader* reads `orders` as a member of another group, and commits as it goes;
-- a *watcher* looks at what the groups have committed.
+- *writers* append numbers, each to every partition of `orders` in turn, as idempotent producers, and record the
+  acknowledged offsets;
+- a *mover* reads `orders` as a member of a group and writes each record to both partitions of `copies`, in transactions
+  that also commit its offsets;
+- a *reader* reads `orders` as a member of another group and commits as it goes;
+- a *watcher* reads the committed offsets of the groups.
 
-`Traffic.verdict` reads everything again and lists what is wrong: acknowledged records that are lost, doubled, in
-another place or order, gaps in the offsets, transactions of which a part is there, groups that went back.
+`Traffic.verdict` reads everything again and lists the defects: acknowledged records that are lost, duplicated, moved or
+reordered, gaps in the offsets, partial transactions, and groups that went back.
 
-Here they are threads of one process; `together` has each of them in a process of its own, which is killed and stopped,
-too, and notes what it is told.
+In this module the clients are threads of one process. `together` runs each in a process of its own, which is killed and
+stopped as well.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from .servers import Server, started
 
 PATIENCE_S = 180.0
 PARTITIONS = 3
-#: How long the mover goes on although it moves nothing, how long one of its transactions may take, and aborting it.
+#: Time after which a mover without progress gives up; time limits of its transactions and of aborting one.
 _STILL_S, _MOVE_S, _ABORT_S = 25.0, 15.0, 5.0
-#: How many times longer it may wait for everything where everything is slow.
+#: Factor by which these times may grow where everything is slow.
 _SLOWEST = 4
 #: Short times, so that a test need not wait for long until a broker that stands still is left out; but so long that on
 #: a busy machine those that do not stand still are not left out all the time.
@@ -68,7 +68,7 @@ CLIENT = {
 
 
 class Fleet:
-    """Some brokers over one address."""
+    """Several brokers over one address."""
 
     def __init__(
         self,
@@ -100,37 +100,37 @@ class Fleet:
 
     @property
     def servers(self) -> str:
-        """For `bootstrap.servers`."""
+        """Addresses for `bootstrap.servers`."""
         return ",".join(each.address for each in self.brokers)
 
     def client(self, **more: object) -> dict[str, object]:
-        """The settings of a client."""
+        """Return the settings of a client."""
         given = {name.replace("_", "."): value for name, value in more.items()}
         return {"bootstrap.servers": self.servers, **CLIENT, **given}
 
     def admin(self) -> AdminClient:
-        """Somebody who creates topics, and looks."""
+        """Return an admin client."""
         return AdminClient(self.client())
 
     def create(self, *topics: tuple[str, int]) -> None:
         """Create topics."""
-        admin = self.admin()  # which must live until it is answered
+        admin = self.admin()  # must live until it is answered
         for made in admin.create_topics([NewTopic(name, count, 1) for name, count in topics]).values():
             made.result(PATIENCE_S)
 
     def wait_for(self, count: int) -> None:
-        """Until so many brokers are listed."""
+        """Wait until this many brokers are listed."""
         admin = self.admin()
         wait_until(lambda: len(admin.list_topics(timeout=10).brokers) == count, f"{count} brokers")
 
     def coordinator(self, group: str) -> int:
-        """Which of the brokers coordinates a group."""
-        admin = self.admin()  # which must live until it is answered
+        """Return the number of the broker that coordinates a group."""
+        admin = self.admin()  # must live until it is answered
         found = admin.describe_consumer_groups([group])[group].result(PATIENCE_S).coordinator
         return [each.port for each in self.brokers].index(found.port)
 
     def open(self) -> sawlog.Store:
-        """The store itself, as a program opens it."""
+        """Open the store directly, without a broker."""
         options = _options(self.variables) if self.url.startswith("s3:") else None
         return sawlog.open(self.url, "r", options=options)  # type: ignore[return-value]
 
@@ -145,14 +145,14 @@ def _options(variables: dict[str, str]) -> dict[str, str]:
 
 
 def wait_until(is_so: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Poll until something is so."""
+    """Poll until a condition holds."""
     deadline = time.monotonic() + patience_s
     while not is_so():
         assert time.monotonic() < deadline, f"not within {patience_s:g} s: {what}"
         time.sleep(0.05)
 
 
-#: What a client notes when it was told something, or has read something.
+#: Called by a client with every acknowledgement and every record that it reads.
 Say = Callable[..., None]
 
 
@@ -161,7 +161,7 @@ def _keep_quiet(*what: object) -> None:
 
 
 class _Worker(threading.Thread):
-    """Something that goes on until it is told to end; what it raises is kept."""
+    """A thread that works until told to stop. Keeps its exception."""
 
     def __init__(self, name: str, say: Say = _keep_quiet) -> None:
         super().__init__(name=name, daemon=True)
@@ -223,21 +223,21 @@ class Writer(_Worker):
 
 
 class Reader(_Worker):
-    """Reads `orders` in a group, by the classic protocol or by that of KIP-848 ("consumer"); commits what it has
-    noted."""
+    """Reads `orders` in a group, with the classic protocol or that of KIP-848 ("consumer"), and commits after
+    noting."""
 
     def __init__(
         self, fleet: Fleet, group: str = "readers", protocol: str = "classic", say: Say = _keep_quiet, **more: object
     ) -> None:
         super().__init__(group, say)
         given: dict[str, object] = {"group.protocol": protocol}
-        if protocol == "classic":  # else the broker decides
+        if protocol == "classic":  # otherwise the broker decides
             given["session.timeout.ms"] = 6000
         settings = fleet.client(group_id=group, auto_offset_reset="earliest", enable_auto_commit=False, **more)
         self._consumer = Consumer({**settings, **given})
         self.seen: dict[tuple[int, int], bytes | None] = {}
         self.problems: list[str] = []
-        #: How many partitions it has. No other thread may ask the consumer meanwhile: both would wait for ever.
+        #: Number of assigned partitions. No other thread may call the consumer meanwhile: both would deadlock.
         self.assigned = 0
 
     def work(self) -> None:
@@ -249,7 +249,7 @@ class Reader(_Worker):
                 if error is None:
                     self._note(message.partition(), message.offset(), message.value())  # type: ignore[arg-type]
                 elif error.fatal():
-                    raise KafkaException(error)  # it would never read again, and nobody would know why
+                    raise KafkaException(error)  # otherwise it would silently never read again
             with suppress(KafkaException):
                 self._consumer.commit(asynchronous=False)
         self._consumer.close()
@@ -264,22 +264,22 @@ class Reader(_Worker):
 class Mover(_Worker):
     """Copies `orders` into both partitions of `copies`, exactly once.
 
-    By aiokafka: librdkafka 2.16 hangs or crashes if the coordinator of a group that it commits offsets of in a
-    transaction is left out of the metadata meanwhile.
+    Uses aiokafka: librdkafka 2.16 hangs or crashes if a transaction commits offsets of a group whose coordinator
+    disappears from the metadata meanwhile.
 
-    aiokafka retries for ever. So a client that moves nothing for a while is given up, as a program that makes no
-    progress is started again, and the next one waits longer for everything: on a machine where a commit takes seconds a
-    session of three seconds expires while its heartbeats wait, and a transaction of ten is aborted before it can end.
+    aiokafka retries forever. So a client without progress is replaced, like a program that is restarted, by one with
+    longer timeouts: on a machine where a commit takes seconds, a session of three seconds expires while its heartbeats
+    wait, and a transaction of ten is aborted before it can end.
     """
 
     def __init__(self, fleet: Fleet, say: Say = _keep_quiet) -> None:
         super().__init__("mover", say)
         self._fleet = fleet
-        #: Transactions that were committed, and errors after which it began again.
+        #: Committed transactions, and errors after which the mover restarted.
         self.moved, self.troubles = 0, Counter[str]()
 
     def work(self) -> None:
-        for name in ("aiokafka", "asyncio"):  # which tell of every transaction that has failed
+        for name in ("aiokafka", "asyncio"):  # one warning for every failed transaction
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         slowness = 1
         while not self.ended.is_set():
@@ -291,13 +291,13 @@ class Mover(_Worker):
             slowness = 1 if self.moved > before else min(2 * slowness, _SLOWEST)
 
     async def _life(self, slowness: int) -> None:
-        """Move with one client, as long as it gets on."""
+        """Move with one client while it makes progress."""
         still_s, now_s = slowness * _STILL_S, asyncio.get_running_loop().time
         consumer, producer = self._clients(slowness)
         turn = asyncio.Lock()
         consumer.subscribe(["orders"], listener=_Patient(turn))
         async with asyncio.timeout(still_s) as limit, contextlib.AsyncExitStack() as last:
-            # First the producer, which fences whoever moved before: it could still commit after the consumer has asked
+            # First the producer, which fences the previous mover: it could still commit after the consumer has asked
             # where to begin, and what it has moved would be moved again.
             last.push_async_callback(_stopped, producer)
             await producer.start()
@@ -330,7 +330,7 @@ class Mover(_Worker):
         return consumer, AIOKafkaProducer(transactional_id="mover", transaction_timeout_ms=timeout_ms, **given)
 
     async def _move(self, producer: AIOKafkaProducer, found: dict[Any, list[Any]], slowness: int) -> None:
-        """One transaction. If it takes too long it is aborted; that may take for ever, too, and is not waited for."""
+        """Run one transaction. After a time limit, abort it, without waiting for the abort, which may never return."""
         moving = asyncio.create_task(_copy(producer, found))
         if not (await asyncio.wait({moving}, timeout=_MOVE_S * slowness))[0]:
             moving.cancel()
@@ -349,13 +349,13 @@ async def _copy(producer: AIOKafkaProducer, found: dict[Any, list[Any]]) -> None
             for message in messages
             for partition in (0, 1)
         ]
-        await asyncio.gather(*sent)  # aiokafka commits also if some could not be stored
+        await asyncio.gather(*sent)  # aiokafka commits even if some could not be stored
         offsets = {share: messages[-1].offset + 1 for share, messages in found.items()}
         await producer.send_offsets_to_transaction(offsets, "movers")
 
 
 class _Patient(ConsumerRebalanceListener):  # type: ignore[misc] - aiokafka has no types
-    """No rebalance during a transaction: the consumer would begin at offsets that are about to be committed."""
+    """Prevents a rebalance during a transaction: the consumer would start at offsets that are about to be committed."""
 
     def __init__(self, turn: asyncio.Lock) -> None:
         self._turn = turn
@@ -369,14 +369,14 @@ class _Patient(ConsumerRebalanceListener):  # type: ignore[misc] - aiokafka has 
 
 
 async def _stopped(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
-    """Stop a client, whatever state it is in."""
+    """Stop a client in any state."""
     with suppress(AioKafkaError, TimeoutError, OSError):
         async with asyncio.timeout(5):
             await client.stop()
 
 
 class Watcher(_Worker):
-    """Looks at what groups have committed, in the store itself: it never goes back."""
+    """Checks in the store itself that the committed offsets of groups never go back."""
 
     def __init__(self, fleet: Fleet, groups: Sequence[str] = ("readers", "movers"), say: Say = _keep_quiet) -> None:
         super().__init__("watcher", say)
@@ -407,13 +407,13 @@ Orders = dict[tuple[int, int], bytes | None]
 
 
 def orders_in(store: sawlog.Store) -> Orders:
-    """All of `orders`, by the library and not through a broker, in the order of offsets."""
+    """Return all of `orders` by offset, read by the library and not through a broker."""
     logs = [(number, store.topic("orders").partition(number)) for number in range(PARTITIONS)]
     return {(number, record.offset): record.value for number, log in logs for record in log.scan()}
 
 
 def wrong_with_orders(stored: Orders, acknowledged: Mapping[bytes, tuple[int, int]]) -> list[str]:
-    """Gaps in the offsets; acknowledged records that are lost, doubled, in another place or order."""
+    """List gaps in the offsets, and acknowledged records that are lost, duplicated, moved or reordered."""
     problems = []
     for number in range(PARTITIONS):
         offsets = [offset for partition, offset in stored if partition == number]
@@ -433,7 +433,7 @@ def wrong_with_orders(stored: Orders, acknowledged: Mapping[bytes, tuple[int, in
 
 
 def wrong_with_reading(stored: Orders, seen: Orders, committed: Mapping[int, int] | None = None) -> list[str]:
-    """What was read and is something else; what a group has committed and nobody of it has read."""
+    """List records that were read differently, and committed offsets of records that no member has read."""
     problems = [
         f"{at} is {stored.get(at)!r}, and was read as {value!r}"
         for at, value in seen.items()
@@ -447,7 +447,7 @@ def wrong_with_reading(stored: Orders, seen: Orders, committed: Mapping[int, int
 
 
 def wrong_with_copies(wanted: Iterable[bytes | None], found: Mapping[int, Sequence[bytes | None]]) -> list[str]:
-    """What is not in each of the partitions exactly once."""
+    """List records that are not in each partition exactly once."""
     problems, all_wanted = [], Counter(wanted)
     for number, values in found.items():
         missing, extra = all_wanted - Counter(values), Counter(values) - all_wanted
@@ -460,7 +460,7 @@ def wrong_with_copies(wanted: Iterable[bytes | None], found: Mapping[int, Sequen
 
 
 class Traffic:
-    """All of them."""
+    """All clients of a fleet."""
 
     def __init__(self, fleet: Fleet, *, writers: int = 2, pause_s: float = 0.05, moves: bool = True) -> None:
         self._fleet = fleet
@@ -489,11 +489,11 @@ class Traffic:
 
     @property
     def acknowledged(self) -> int:
-        """How many records."""
+        """Return the number of acknowledged records."""
         return sum(len(each.acknowledged) for each in self.writers)
 
     def go_on(self, count: int = 30) -> None:
-        """Wait until more is acknowledged, read, and moved."""
+        """Wait until more records are acknowledged, read and moved."""
         written, read = self.acknowledged + count, len(self.reader.seen) + count
         wait_until(lambda: self.acknowledged >= written, "more is acknowledged")
         wait_until(lambda: len(self.reader.seen) >= read, "more is read")
@@ -502,12 +502,12 @@ class Traffic:
             wait_until(lambda: self.mover is None or self.mover.moved > moved, "more is moved")
 
     def settle(self) -> None:
-        """Wait until every client has heard of all brokers: of those that it knows one must be there later."""
+        """Wait until every client knows all brokers, since one of those that it knows must be alive later."""
         looks = self.watcher.looks + 10
         wait_until(lambda: self.watcher.looks >= looks, "time passes")
 
     def verdict(self) -> list[str]:
-        """End, read everything again, and list what is wrong."""
+        """Stop the clients, read everything again, and list the defects."""
         for writer in self.writers:
             writer.finish()
         with self._fleet.open() as store:
@@ -525,7 +525,7 @@ class Traffic:
         return problems
 
     def _catch_up(self, stored: Orders) -> None:
-        """Until everything is read, and moved."""
+        """Wait until everything is read and moved."""
         wait_until(lambda: len(self.reader.seen) >= len(stored), f"{len(stored)} records are read")
         if self.mover is None:
             return
@@ -534,7 +534,7 @@ class Traffic:
         wait_until(lambda: all(moved.get(number, 0) >= end for number, end in ends.items()), "everything is moved")
 
     def _copies(self, stored: Orders) -> list[str]:
-        """What a reader of committed transactions finds in `copies`: everything once, in both partitions."""
+        """List records that are not in both partitions of `copies` exactly once, with isolation "read_committed"."""
         consumer = Consumer(
             self._fleet.client(group_id="judge", enable_auto_commit=False, isolation_level="read_committed")
         )
@@ -560,8 +560,8 @@ class Traffic:
 def disturb(
     fleet: Fleet, traffic: Traffic, rounds: int, seed: int, *, seconds: float = math.inf, loudly: bool = False
 ) -> Counter[str]:
-    """Kill brokers, stop them for longer than they are waited for, end them cleanly; one at a time, and wait until
-    everybody goes on. So many rounds, or until that time has passed."""
+    """Kill a broker, stop it beyond its timeout, or end it cleanly, one at a time, and wait for progress of all
+    clients. Ends after a number of rounds or a time."""
     chance, done = random.Random(seed), Counter[str]()
     end_s = time.monotonic() + seconds
     while done.total() < rounds and time.monotonic() < end_s:
@@ -590,7 +590,7 @@ def disturb(
 
 
 def fleet_without(fleet: Fleet, victim: Serving) -> None:
-    """Wait until the others have left a broker out."""
+    """Wait until the others have removed a broker."""
     rest = ",".join(each.address for each in fleet.brokers if each is not victim)
     admin = AdminClient({"bootstrap.servers": rest, **CLIENT})
     left = len(fleet.brokers) - 1

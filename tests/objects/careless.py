@@ -1,19 +1,19 @@
-"""A server that looks like S3 and does not keep one of its promises: what a self-test must refuse.
+"""A server that looks like S3 and breaks one of its promises. A self-test must refuse it.
 
-Everything is in memory, and every fault is a switch. The servers that had each fault are in brackets.
+Everything is in memory, and every fault is a switch. Servers known to have a fault are in brackets.
 
     no_preconditions   If-None-Match is ignored                        [rclone serve s3, s3rver, pys3local]
-    racy_preconditions it is looked at before the object is stored,
-                       and not while it is                             [versitygw before 1.8]
+    racy_preconditions If-None-Match is checked before the object is
+                       stored, not atomically                          [versitygw before 1.8]
     unsupported        501 for conditional writes                      [Backblaze B2]
-    stale_lists        a listing is that of a moment ago               [S3 before 2020]
-    stale_reads        so is what is read, also that there is nothing  [S3 before 2020, caches in front of others]
+    stale_lists        a listing is a moment old                       [S3 before 2020]
+    stale_reads        so is a read, even of a missing object          [S3 before 2020, caches in front of others]
     short_lists        a listing ends after its first page
-    no_ranges          the whole object, whatever range is asked for
+    no_ranges          every range request returns the whole object
     wrong_ranges       the range is one byte off                       [s3rver: suffixes]
     changed_content    line ends are changed on the way
-    undead             what was deleted can still be read
-    late_overwrites    a create that was refused is applied a moment later
+    undead             a deleted object can still be read
+    late_overwrites    a refused create is applied a moment later
     forbidden          403 for everything
 """
 
@@ -32,9 +32,9 @@ from xml.sax.saxutils import escape
 
 from .servers import BUCKET, Server
 
-#: Of S3 it is 1,000.
+#: S3 has 1,000.
 _PAGE = 100
-#: How far behind a stale server is, in changes.
+#: Lag of a stale server, in changes.
 _BEHIND = 3
 _LATE_S = 0.2
 _WHEN = "2026-01-01T00:00:00.000Z"
@@ -47,12 +47,12 @@ class Careless:
     faults: frozenset[str]
     objects: dict[str, bytes] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    #: What the objects were after each of the last changes.
+    #: The objects after each of the last changes.
     past: list[dict[str, bytes]] = field(default_factory=list)
     requests: int = 0
 
     def create(self, key: str, data: bytes, conditional: bool) -> int:
-        """Store an object; returns a status."""
+        """Store an object and return the HTTP status."""
         if conditional and "unsupported" in self.faults:
             return 501
         with self.lock:
@@ -83,14 +83,14 @@ class Careless:
             self.past = [*self.past[-_BEHIND + 1 :], dict(self.objects)]
 
     def seen(self, fault: str) -> dict[str, bytes]:
-        """The objects as a reader sees them."""
+        """Return the objects as a reader sees them."""
         with self.lock:
             return self.past[0] if fault in self.faults and self.past else dict(self.objects)
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # head and body are written one after the other: that would cost 40 ms
+    disable_nagle_algorithm = True  # head and body are two writes: without this, each response costs 40 ms
     state: Careless
 
     def log_message(self, *_: Any) -> None:
@@ -199,12 +199,12 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, *_: Any) -> None:
-        """A client that went away is not worth a word."""
+        """Ignore clients that have disconnected."""
 
 
 @contextlib.contextmanager
 def careless(*faults: str) -> Iterator[tuple[Server, Careless]]:
-    """Such a server with these faults; none: it keeps all promises."""
+    """Run such a server with some faults; without any, it keeps all promises."""
     state = Careless(frozenset(faults))
     handler = type("Handler", (_Handler,), {"state": state})
     with _Server(("127.0.0.1", 0), handler) as server:

@@ -1,7 +1,7 @@
-"""Work for a cluster whose store is a bucket: its address and the credentials in the environment are all it needs.
+"""Work for a cluster whose store is a bucket. It needs only the address, and the credentials in the environment.
 
-python -m tests.objects.clustered MASTER URL SCRATCH batch     writes with an executor that dies, reads, says JSON
-python -m tests.objects.clustered MASTER URL SCRATCH stream    copies `orders` to `copies`, everything that there is now
+python -m tests.objects.clustered MASTER URL SCRATCH batch     write with an executor that dies, read, print JSON
+python -m tests.objects.clustered MASTER URL SCRATCH stream    copy the present records of `orders` to `copies`
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tests.spark.jobs.copying import copy
 import sawlog.spark
 
 ROWS = 6000
-#: Records of one micro-batch: so that there are many.
+#: Records of one micro-batch: few, so that there are many micro-batches.
 BATCH_ROWS = 500
 
 
 def session(master: str) -> Any:
-    """A driver of the cluster; executors have one core each."""
+    """Start a driver of the cluster, with executors of one core each."""
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     made = sawlog.spark.session(
         "bucket",
@@ -39,7 +39,7 @@ def session(master: str) -> Any:
 
 
 def main(master: str, url: str, scratch: str, what: str) -> None:
-    """In a process of its own."""
+    """Run in a process of its own."""
     spark = session(master)
     if what == "stream":
         copy(spark, url, Path(scratch) / "checkpoint", maxOffsetsPerTrigger=BATCH_ROWS).awaitTermination()

@@ -1,4 +1,4 @@
-"""Servers that tests share, and a Spark: each starts once for all tests of a process that need it."""
+"""Shared servers and a shared Spark session, each started once per test process, when first needed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from . import servers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests with the session in one process."""
+    """Run all tests that use the Spark session in one process."""
     sharing.group(items)
 
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[servers.Server]:
-    """A server of S3's protocol, for quick tests."""
+    """An S3 server for quick tests."""
     with servers.moto() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-    """A replicated server of S3's protocol."""
+    """A replicated S3 server."""
     with servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
         yield server

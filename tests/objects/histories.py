@@ -1,4 +1,4 @@
-"""Two histories of one store: the same ids and the same keys, other records. As after `aws s3 sync`, or a rollback."""
+"""Two histories of one store, with equal ids and keys but different records, as after `aws s3 sync` or a rollback."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sawlog.store.objects.store import ObjectStore
 
 @contextmanager
 def opened(bucket: Path, cache: Path | None = None, mode: str = "w") -> Iterator[ObjectStore]:
-    """The store in a directory that serves as a bucket, with a block cache, which such a store does not have by
-    itself."""
+    """Open the store in a directory that serves as a bucket, with a block cache, which such a store normally does not
+    have."""
     with ObjectStore.open(f"file://{bucket}", mode, maintenance_interval_s=None) as store:
         if cache is not None:
             give_cache(store, cache)
@@ -24,14 +24,14 @@ def opened(bucket: Path, cache: Path | None = None, mode: str = "w") -> Iterator
 
 
 def give_cache(store: ObjectStore, cache: Path) -> BlockCache:
-    """Let a store read through a block cache, whatever kind of bucket it has."""
+    """Make a store read through a block cache, whatever its kind of bucket."""
     made = BlockCache(cache, store.id)
     store._session.extents = ExtentReader(store._session.bucket, made, store._session.recent)
     return made
 
 
 def values(store: ObjectStore, topic: str = "orders") -> list[bytes | None]:
-    """The records of a topic, in order."""
+    """Return the values of a topic, in order."""
     return [record.value for record in store.topic(topic).scan()]
 
 
@@ -53,7 +53,7 @@ def copied(bucket: Path, to: Path) -> Path:
 
 
 def objects(bucket: Path, kind: str) -> list[Path]:
-    """The objects below a prefix that have batches in them, in order."""
+    """Return the objects below a prefix that contain batches, in order."""
     return sorted(each for each in (bucket / kind).rglob("*") if each.is_file() and b"value" in each.read_bytes())
 
 

@@ -1,11 +1,11 @@
-"""Plant each bug of `planted`, let the harnesses look for it, and print which of them found it, and how soon.
+"""Plant each bug of `planted`, run the harnesses, and print a table of the harnesses that found it and how soon.
 
 `python -m tests.objects.hunt [--with scenario torture together rollback losing] [--bug "no nonce"] [--write]`
 
-Bugs of caches show only where a bucket is rolled back, so `rollback` looks for these; `losing` looks for bugs that show
-only where a store is lost under its processes, and the others look for the rest. The first row is the unchanged code.
-With `--write` the table in `docs/internals/testing.md` is updated; cells that were not tried now stay as they were. A
-bug that no harness finds, or a control in which one finds something, is an error.
+Bugs of caches show only after a rollback of the bucket, so `rollback` looks for them. `losing` looks for bugs that show
+only when a store is lost under its processes. The other harnesses look for the rest. The first row is the unchanged
+code. `--write` updates the table in `docs/internals/testing.md` and keeps cells that were not tried. A bug that no
+harness finds is an error, and so is a finding in the unchanged code.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from .scenario import run
 TABLE = Path(__file__).parents[2] / "docs" / "internals" / "testing.md"
 _BEGIN, _END = "<!-- hunt: written by `python -m tests.objects.hunt --write` -->", "<!-- end of hunt -->"
 CONTROL = "nothing"
-#: So many seeds, each a longer story, until a simulated bug must be found.
+#: Number of seeds, each a longer story, after which a simulated bug must be found.
 _SEEDS = 12
 _NOT_FOUND = "not found"
 
 
 def scenario(bug: str | None) -> str:
-    """Simulated processes: after how many stories."""
+    """Return the number of simulated stories until the bug was found."""
     return next((f"{seed}" for seed in range(1, _SEEDS) if run(seed, steps=3000 * seed, bug=bug).wrong), "")
 
 
 def rollback(bug: str | None) -> str:
-    """The same with a bucket that is rolled back, and a cache of the history that is gone."""
+    """Return the same for a bucket that is rolled back while the cache keeps the lost history."""
     seeds = range(1, _SEEDS if bug else 4)
     return next((f"{seed}" for seed in seeds if run(seed, steps=3000 * seed, bug=bug, roll_back=True).wrong), "")
 
 
 def losing(bug: str | None) -> str:
-    """Simulated processes whose store is lost in each way: in which of these rounds."""
+    """Return the round in which the bug was found by simulated processes that lose their store in each way."""
     seeds = range(1, _SEEDS)
     return next((f"{seed}" for seed in seeds if any(losses.run(seed, kind, bug) for kind in losses.KINDS)), "")
 
 
 def torture(bug: str | None) -> str:
-    """Real processes on a directory."""
+    """Run real processes on a directory."""
     return _processes("tests.objects.torture", "--seconds", "20", bug=bug)
 
 
 def together(bug: str | None) -> str:
-    """All roles behind a proxy."""
+    """Run all roles behind a proxy."""
     return _processes("tests.objects.together", "--minutes", "1", bug=bug)
 
 
 def _processes(module: str, *options: str, bug: str | None) -> str:
-    """In which run, with another seed each."""
+    """Return the number of the run that found the bug. Each run has another seed."""
     for seed in range(1, 4 if bug else 2):
         command = [sys.executable, "-m", module, "--seed", str(seed), *options]
         done = subprocess.run([*command, *(["--bug", bug] if bug else [])], capture_output=True, text=True, check=False)
@@ -70,7 +70,7 @@ def _processes(module: str, *options: str, bug: str | None) -> str:
 
 
 FINDERS = {"scenario": scenario, "torture": torture, "together": together, "rollback": rollback, "losing": losing}
-#: What each looks for, if not for `BUGS`.
+#: The bugs that a harness looks for, if not `BUGS`.
 _OF_PROCESSES = {bug: story for bug, story in BUGS.items() if bug not in SIMULATED_ONLY}
 _WANTED = {"rollback": CACHE_BUGS, "losing": LOSS_BUGS, "torture": _OF_PROCESSES, "together": _OF_PROCESSES}
 _ALL = {CONTROL: "no bug is planted: the control", **BUGS, **CACHE_BUGS, **LOSS_BUGS}
@@ -78,7 +78,7 @@ Cells = dict[tuple[str, str], str]
 
 
 def hunt(bugs: list[str], finders: list[str]) -> Cells:
-    """Look for them."""
+    """Look for bugs and return the cells of the table."""
     found: Cells = {}
     for bug in bugs:
         for name in finders:
@@ -94,7 +94,7 @@ def hunt(bugs: list[str], finders: list[str]) -> Cells:
 
 
 def written() -> Cells:
-    """The cells that the page has."""
+    """Return the cells of the documented table."""
     rows = TABLE.read_text().partition(_BEGIN)[2].partition(_END)[0].strip().splitlines()[2:]
     cells: Cells = {}
     for row in rows:
@@ -104,7 +104,7 @@ def written() -> Cells:
 
 
 def table(cells: Cells) -> str:
-    """As Markdown."""
+    """Format the table as Markdown."""
     lines = [f"| planted bug | {' | '.join(FINDERS)} |", "|---" * (len(FINDERS) + 1) + "|"]
     for bug, story in _ALL.items():
         lines.append(f"| **{bug}**: {story} | {' | '.join(cells.get((bug, name), '') for name in FINDERS)} |")
@@ -112,7 +112,7 @@ def table(cells: Cells) -> str:
 
 
 def main() -> int:
-    """For the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bug", choices=list(_ALL), nargs="*", default=list(_ALL))
     parser.add_argument("--with", dest="finders", choices=list(FINDERS), nargs="*", default=list(FINDERS))

@@ -1,13 +1,13 @@
-"""A store that is deleted, rolled back, or loses objects under its running processes, simulated. One seed, one story.
+"""A simulated store that is deleted, rolled back, or loses objects under its running processes. One seed is one story.
 
     deleted        every object is gone
-    rolled back    the bucket is as it was a while ago
+    rolled back    the bucket returns to an earlier state
     last commit    the newest commit is gone
-    sawlog.json    it is gone, and nothing else
+    sawlog.json    only this object is gone
     careless       the server ignores the conditions of creates from now on
 
-Writers must stop soon, nobody may open what is left as if nothing had happened, and `repair` must return to a state in
-which everything is as it was acknowledged, up to where the store was lost.
+Writers must stop soon, the remains must not open as an intact store, and `repair` must restore a state with everything
+that was acknowledged before the loss.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from .simulated import Faults, SimulatedBucket, SimulatedClocks, World, determin
 KINDS = ("deleted", "rolled back", "last commit", "sawlog.json", "careless")
 PARAMETERS = StoreParameters(belief_s=60.0, grace_s=600.0, readers_s=300.0, checkpoint_every=8)
 FAULTS = Faults(lost=0.01, applied=0.02, repeated=0.02, denied=0.005, flipped=0.01)
-#: How much longer than between two checks a writer may take to notice: requests fail, and it has pauses.
+#: Time beyond the interval between two checks in which a writer must notice the loss: requests fail, and it pauses.
 _SLACK_S = 15.0
 _WRITERS = 3
 
 
 class Loss:
-    """One store, its writers, and what is done to it."""
+    """One store, its writers, and its loss."""
 
     def __init__(self, seed: int, kind: str) -> None:
         self.world = World(seed, FAULTS)
         self.kind = kind
         self.wrong: list[str] = []
-        #: What was acknowledged, when, and at which offset.
+        #: Acknowledged values, with time and offset.
         self.acked: dict[bytes, tuple[float, int]] = {}
-        #: The commit that was removed.
+        #: The removed commit.
         self.lost = b""
-        #: The writers that have noticed.
+        #: The writers that have noticed the loss.
         self.stopped: set[str] = set()
 
     def open(self) -> ObjectStore:
-        """Open the store, as a new process does."""
+        """Open the store like a new process."""
         while True:
             try:
                 bucket, clocks = SimulatedBucket(self.world), SimulatedClocks(self.world)
@@ -58,7 +58,7 @@ class Loss:
                 self.world.sleep(0.1)
 
     def write(self, name: str) -> None:
-        """Append until something must stop it."""
+        """Append until an error stops the writer."""
         topic, number = self.open().topic("t"), 0
         while True:
             number += 1
@@ -74,7 +74,7 @@ class Loss:
             self.world.sleep(self.world.random.uniform(0, 1))
 
     def run(self) -> list[str]:
-        """Tell the story, and what is wrong with it."""
+        """Run the story and return the defects."""
         self.open().create_topic("t")
         for number in range(_WRITERS):
             self.world.start(f"w{number}", lambda name=f"w{number}": self.write(name))  # type: ignore[misc]
@@ -126,7 +126,7 @@ class Loss:
         must = [value for value, (time_s, _) in self.acked.items() if time_s <= until_s]
         if self.kind == "deleted":
             must = []
-        # A writer that goes on has seen nothing of what was lost, so everything that it was told since is true.
+        # A writer that continues has seen none of the lost commits, so all its acknowledgements since then are true.
         must += [
             value
             for value, (time_s, _) in self.acked.items()
@@ -134,13 +134,13 @@ class Loss:
         ]
         for value in must:
             if value in self.lost:
-                continue  # it was in the commit that is gone
+                continue  # it was in the lost commit
             if found.get(value) != self.acked[value][1]:
                 self.wrong.append(f"{value!r} was acknowledged at {self.acked[value][1]}, and is at {found.get(value)}")
 
     def _readable(self, store: ObjectStore) -> dict[bytes | None, int]:
-        """The records that can be read. A checkpoint of a writer that has not noticed yet keeps a state in which
-        commits are gone; `verify` reports those that were in them."""
+        """Return the readable records. The checkpoint of a writer that has not noticed the loss yet keeps a state with
+        lost commits; `verify` reports their records."""
         log = store.topic("t").partition(0)
         found: dict[bytes | None, int] = {}
         for offset in range(log.lowest_offset, log.visible_offset):
@@ -150,7 +150,7 @@ class Loss:
 
 
 def run(seed: int, kind: str, bug: str | None = None) -> list[str]:
-    """One story; what is wrong."""
+    """Run one story and return the defects."""
     loss = Loss(seed, kind)
     with determined(loss.world, seed), planted(bug):
         return loss.run()

@@ -1,24 +1,25 @@
-"""Models of the commit protocol, each small enough for all of its interleavings.
+"""Models of the commit protocol, small enough to explore all interleavings.
 
-`python -m tests.objects.model` says for each rule whether it is safe, or shows the shortest story in which it is not.
+`python -m tests.objects.model` prints for each rule that it is safe, or the shortest story that breaks it.
 
 *Collection* ("made", "noted"): numbers are collected behind checkpoints, which must be confirmed first. Three rules of
 ADR 25 together: an answer is believed for a time after the last proof (R1), numbers are deleted a grace period after
-something (R2), and a checkpoint counts when the commit after it is there (R7). A checkpoint can lie unconfirmed for any
-time. Whoever began just before it was confirmed relies on commits that it covers; so the grace period must not be
-counted from when the checkpoint was *made*, but from a *note* that is written when it is confirmed.
+an event (R2), and a checkpoint counts once the commit after it exists (R7). A checkpoint can stay unconfirmed for any
+time. A process that started just before the confirmation relies on commits that the checkpoint covers. So the grace
+period must not begin when the checkpoint is *made*, but with a *note* that is written after its confirmation.
 
 Time is in ticks: an answer is believed for one, the grace period is two. Ages end there, so time itself is unbounded.
-Requests are steps of their own: a listing, the look at the commit after a checkpoint, a read, a create, its answer.
+Each request is a step: a listing, the read of the commit after a checkpoint, a read, a create, its answer.
 
 *Refusals* ("refused", "owned"): a create is denied, applied or not, answered or not, applied later, or repeated by the
-client library and refused by itself; the look at what is stored may be denied, too. A program repeats an append that
-has failed, and none that may be stored. Once a create was sent, the append must count as failed only when its number is
-known to belong to another writer ("owned"), not as soon as a request is denied ("refused").
+client library and then refused because of itself; the read of the stored commit may be denied as well. A program
+repeats an append that has failed, but not one that may be stored. Once a create was sent, the append must count as
+failed only when its number is known to belong to another writer ("owned"), not as soon as a request is denied
+("refused").
 
 *History* ("before", "after"): a process checks that the bucket still has the last commit that it has folded, and stops
-if not. It may be suspended between the requests of that check, while the commit is collected. Whether the commit can
-have been collected must be decided after the last answer, not before it.
+if not. It may be suspended between the requests of that check, while the commit is collected. So the process must
+decide after the last answer, not before it, if the commit can have been collected.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from typing import Any, NamedTuple
 BELIEF, GRACE = 1, 2
 #: Numbers of commits, and of writers, each of which has one commit to make.
 NUMBERS, WRITERS = 3, 3
-#: A place where nothing is.
+#: A number without a commit.
 FREE = -1
 
 
 class Writer(NamedTuple):
-    """One writer: what it does next, the number it is at, how old its last proof and its last request are, and what it
-    was answered."""
+    """One writer: its next step, its current number, the ages of its last proof and its last request, and the last
+    answer."""
 
     does: str = "list"
     at: int = 0
@@ -46,12 +47,12 @@ class Writer(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything."""
+    """The state of the model."""
 
-    #: What is at each number now, and what was first.
+    #: The present and the first commit of each number.
     store: tuple[int, ...] = (FREE,) * NUMBERS
     truth: tuple[int, ...] = (FREE,) * NUMBERS
-    #: (how many commits it has, how old it is) of checkpoints and of notes.
+    #: (number of commits, age) of checkpoints and of notes.
     checkpoints: frozenset[tuple[int, int]] = frozenset()
     notes: frozenset[tuple[int, int]] = frozenset()
     writers: tuple[Writer, ...] = (Writer(),) * WRITERS
@@ -61,7 +62,7 @@ Step = tuple[str, World, str]
 
 
 def steps(world: World, rule: str) -> Iterator[Step]:
-    """What may happen next: what it is, what it leads to, and what is wrong with that."""
+    """Yield the possible next steps: name, resulting state, and the violation, if any."""
     yield "a tick", _older(world), ""
     yield from _collects(world, rule)
     for number, writer in enumerate(world.writers):
@@ -89,7 +90,7 @@ def _is_confirmed(world: World, count: int) -> bool:
 
 
 def _collects(world: World, rule: str) -> Iterator[Step]:
-    """The maintainer: makes checkpoints, notes which are confirmed, deletes what is behind one for long enough."""
+    """Yield the steps of the maintainer, which makes checkpoints, notes confirmed ones, and deletes aged commits."""
     commits = sum(each != FREE for each in world.truth)
     counts = {count for count, _ in world.checkpoints}
     for count in range(1, commits + 1):
@@ -138,7 +139,7 @@ def _hear(world: World, number: int, writer: Writer) -> _Answer:
     if writer.proof > BELIEF:
         yield "does not believe it", world, Writer(), ""
     elif writer.answer == FREE:
-        # That is a proof, too: it was not collected when the request was sent.
+        # Also a proof: it was not collected when the request was sent.
         yield "believes that it is free", world, Writer("create", writer.at, writer.sent), ""
     elif writer.answer == number:
         yield "finds its own", world, Writer("end"), _wrong(world, number, writer.at)
@@ -160,7 +161,7 @@ def _create(world: World, number: int, writer: Writer) -> _Answer:
 
 def _acknowledge(world: World, number: int, writer: Writer) -> _Answer:
     if writer.proof > BELIEF:
-        # Its nonce is in the state, if it was applied; else it tries again.
+        # If it was applied, its nonce is in the state; otherwise it tries again.
         known = number in world.truth
         yield "does not believe it", world, Writer("end" if known else "list"), ""
     else:
@@ -186,8 +187,8 @@ _STEPS: dict[str, Callable[[World, int, Writer], _Answer]] = {
 
 
 class Program(NamedTuple):
-    """A program that appends one record: what it does next, its attempt, the number it is at, and whether it has sent a
-    create of that number."""
+    """A program that appends one record: its next step, its attempt, its current number, and a flag for a create that
+    was sent for this number."""
 
     does: str = "create"
     attempt: int = 0
@@ -201,7 +202,7 @@ _Stored = tuple[int, int]
 
 
 class Attempts(NamedTuple):
-    """Everything: (program, attempt) at each number, creates that are still on their way, and the programs."""
+    """The state of the model: (program, attempt) at each number, creates in flight, and the programs."""
 
     store: tuple[_Stored | None, ...] = (None,) * (ATTEMPTS * PROGRAMS)
     late: frozenset[tuple[int, _Stored]] = frozenset()
@@ -209,7 +210,7 @@ class Attempts(NamedTuple):
 
 
 def attempts(world: Attempts, rule: str) -> Iterator[tuple[str, Attempts, str]]:
-    """What may happen next to programs that append."""
+    """Yield the possible next steps of programs that append."""
     for number, stored in world.late:
         after = _placed(world, number, stored)._replace(late=world.late - {(number, stored)})
         yield f"a create of {number} arrives", after, _doubled(after)
@@ -273,15 +274,15 @@ def _ended(world: Attempts, who: int, program: Program, rule: str) -> _Tried:
 
 # --- a process that checks its history
 
-#: A commit that was the last one so long ago cannot have been collected. Less than the grace period.
+#: A commit that was the last one this recently cannot have been collected. Less than the grace period.
 RECENT = 1
 COMMITS = 4
 
 
 class Checking(NamedTuple):
-    """Everything: how many commits were made, the first that is still there, confirmed checkpoints and their ages; what
-    the process does, the last commit that it has folded, and how long ago that was the last of all; the commits that it
-    takes for safe from collection, the newest confirmed checkpoint it knows of, and the age of that knowledge."""
+    """The state of the model: the number of commits, the first one left, confirmed checkpoints and their ages; the
+    step of the process, its last folded commit, and the time since that was the last of all; the commits that it
+    considers safe from collection, the newest confirmed checkpoint that it knows, and the age of that knowledge."""
 
     commits: int = 1
     lowest: int = 0
@@ -295,7 +296,7 @@ class Checking(NamedTuple):
 
 
 def checks(world: Checking, rule: str) -> Iterator[tuple[str, Checking, str]]:
-    """What may happen next to a process that checks its history."""
+    """Yield the possible next steps of a process that checks its history."""
     older = frozenset((count, min(age + 1, GRACE)) for count, age in world.confirmed)
     ages = {name: min(getattr(world, name) + 1, GRACE) for name in ("seen_age", "listed_age")}
     yield "a tick", world._replace(confirmed=older, **ages), ""
@@ -336,7 +337,7 @@ def _kept_from(world: Checking) -> int:
 
 # --- all stories
 
-#: The rules, and the models that they are rules of.
+#: The model of each rule.
 MODELS: dict[str, tuple[Any, Callable[[Any, str], Iterator[tuple[str, Any, str]]]]] = {
     "made": (World(), steps),
     "noted": (World(), steps),
@@ -348,7 +349,7 @@ MODELS: dict[str, tuple[Any, Callable[[Any, str], Iterator[tuple[str, Any, str]]
 
 
 def search(rule: str) -> tuple[int, list[str]]:
-    """How many states there are, and the shortest story that ends badly, if there is one."""
+    """Return the number of states, and the shortest story that violates a rule, if any."""
     first, following = MODELS[rule]
     came: dict[Any, tuple[Any, str] | None] = {first: None}
     border = [first]
@@ -374,7 +375,7 @@ def _story(came: dict[Any, tuple[Any, str] | None], world: Any) -> list[str]:
 
 
 def main() -> None:
-    """Say what is safe."""
+    """Print the result for each rule."""
     for rule in MODELS:
         count, story = search(rule)
         sys.stdout.write(f"{rule}: {count} states, {'not safe:' if story else 'safe'}\n")

@@ -1,9 +1,9 @@
-"""Bugs that the torture must find: `BUGS` break one rule of ADR 25 each, `CACHE_BUGS` the rules about what may be read
-from a cache. `with planted("no nonce"): ...`.
+"""Planted bugs that the harnesses must find. Each of `BUGS` breaks one rule of ADR 25, each of `CACHE_BUGS` one for
+caches. `with planted("no nonce"): ...` plants one.
 
-Where only some processes have the bug, `is_affected` says whether the calling one does.
+If only some processes have the bug, `is_affected` returns True in those.
 
-`python -m tests.objects.planted "no nonce" serve -d ...` is the command `sawlog` with one of them.
+`python -m tests.objects.planted "no nonce" serve -d ...` is the command `sawlog` with a planted bug.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sawlog.store.objects.state.entries import Entries
 from sawlog.store.objects.state.extents import SEGMENTS, STAGED
 from sawlog.store.objects.state.state import State
 
-#: The bugs, and what is wrong.
+#: The bugs, with a description of the wrong behaviour.
 BUGS = {
     "no nonce": "a create without an answer is repeated under the next number, and the fold applies both",
     "acknowledged early": "the outcome is computed and returned before the commit is created",
@@ -46,18 +46,18 @@ BUGS = {
     "fresh since the answer": "a state is fresh for a time after the answer, and not after the request",
 }
 
-#: Bugs that real processes cannot show. Their answers are believed for half a second, so that tests need not wait long;
-#: a state that counts as fresh for too long is then never older than a busy machine may make it.
+#: Bugs that real processes cannot show. They believe answers for half a second, so that tests are short; a state that
+#: counts as fresh for too long is then never older than a busy machine may make it.
 SIMULATED_ONLY = frozenset({"fresh since the answer"})
 
-#: Bugs that are found only when a store is lost under its processes (`losing`).
+#: Bugs that show only when a store is lost under its processes (`losing`).
 LOSS_BUGS = {
     "history unchecked": "a writer does not notice that its store was deleted or rolled back",
     "conditions untested": "a store that exists is opened for writing without trying a conditional write",
     "remains taken for nothing": "commits without a sawlog.json are taken for no store, and one is created over them",
 }
 
-#: The same for caches. They show only where a bucket is rolled back or damaged after it was read on the same machine.
+#: Bugs of caches. They show only if a bucket is rolled back or damaged after it was read on the same machine.
 CACHE_BUGS = {
     "cache without identity": "blocks are keyed by key and position alone, so blocks of another history are served",
     "maintenance through the cache": "the same, and consolidation reads such blocks: wrong records become permanent",
@@ -153,7 +153,7 @@ def _checkpoint_without_digest(patch: _Patch, is_affected: Callable[[], bool], n
 
 
 def _unknown_action_skipped(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
-    """Processes that are not affected write "append 2", which means the same; the others do not know it."""
+    """Unaffected processes write "append 2", which means the same as "append" and is unknown to the others."""
     known = actions.ACTIONS["append"]
     patch(actions, "ACTIONS", {**actions.ACTIONS, "append 2": known})
     request, commit = State._request, Journal._commit
@@ -268,7 +268,7 @@ _PLANTERS: dict[str, Callable[[_Patch, Callable[[], bool], Callable[[], float]],
 
 
 def main() -> None:
-    """The command, with a bug."""
+    """Run the command with a bug."""
     from sawlog.cli import main as command
 
     bug = sys.argv.pop(1)

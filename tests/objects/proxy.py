@@ -1,20 +1,20 @@
-"""A proxy in front of a server of S3's protocol, which is slow, busy, or loses requests and answers.
+"""A proxy in front of an S3 server that is slow or busy, or loses requests and answers.
 
     with Proxy(server.endpoint, Faults(seed=7, lost_before=0.05, lost_after=0.05)) as proxy:
         bucket = Bucket(url, {**server.options, "endpoint": proxy.endpoint})
 
-What happens to a request is decided by the seed, by its method and path, and by how often it was seen before: the same
-for the same requests, in whatever order threads and processes send them. Unique names in a path do not count.
-`proxy.plan("PUT", "commits/", Fault.LATE)` decides it for the next request of that kind.
+The seed, the method, the path and the number of earlier equal requests decide the fault of a request. So equal requests
+have equal faults, in any order of threads and processes. Unique names in a path do not count.
+`proxy.plan("PUT", "commits/", Fault.LATE)` sets the fault of the next request of that kind.
 
-    lost_before   the connection breaks, and the request was not applied
-    lost_after    the connection breaks, and the request was applied: nobody is told
+    lost_before   the connection breaks before the request was applied
+    lost_after    the connection breaks after the request was applied, without an answer
     late          the connection breaks, and the request is applied `late_s` later
     failed        500, although it was applied
     busy          503, and it was not applied
-    conflict      409 as S3 has it for conditional writes that meet others, and it was not applied
+    conflict      409, as S3 answers concurrent conditional writes, and it was not applied
     denied        403, and it was not applied
-    slow          it is applied, and its answer comes `slow_s` later, when it may be too old to be believed
+    slow          it is applied, and the answer comes `slow_s` later, perhaps too old to be believed
     flipped       the answer to a GET of a commit or a checkpoint has one wrong bit
     truncated     the answer to such a GET is cut in half, with a Content-Length that agrees
 
@@ -40,7 +40,7 @@ from urllib.parse import urlsplit
 _MOST_HEAD = 1 << 16
 #: Names that differ in every run.
 _UNIQUE = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Objects that are read as a whole.
+#: Objects that are always read completely.
 _CHECKED = re.compile(r"/(commits|checkpoints)/[^/?]+$")
 _CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>met another request</Message></Error>"
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
@@ -49,7 +49,7 @@ _DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Er
 
 
 class Fault(StrEnum):
-    """What can happen to a request."""
+    """A fault of one request."""
 
     NONE = "none"
     LOST_BEFORE = "lost_before"
@@ -64,13 +64,13 @@ class Fault(StrEnum):
     TRUNCATED = "truncated"
 
 
-#: Faults in the body of an answer. Drawn only where a checksum covers the whole object: a listing has none.
+#: Faults in the body of an answer. Drawn only if a checksum covers the whole object: a listing has none.
 _IN_BODY = (Fault.FLIPPED, Fault.TRUNCATED)
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How often each happens, from 0 to 1, together at most 1; and how slow everything is."""
+    """Probabilities of the faults, at most 1 together, and delays."""
 
     seed: int = 0
     lost_before: float = 0.0
@@ -78,10 +78,10 @@ class Faults:
     late: float = 0.0
     failed: float = 0.0
     busy: float = 0.0
-    #: Only of conditional writes.
+    #: For conditional writes only.
     conflict: float = 0.0
     denied: float = 0.0
-    #: Half of it before the request is passed on, half before its answer is.
+    #: Half of the delay comes before the request is forwarded, half before its answer.
     latency_s: float = 0.0
     late_s: float = 1.0
     slow: float = 0.0
@@ -90,7 +90,7 @@ class Faults:
     truncated: float = 0.0
 
     def of(self, method: str, path: str, seen: int, conditional: bool) -> Fault:
-        """What happens to a request that was seen so often before."""
+        """Return the fault of a request, given the number of earlier equal ones."""
         digest = hashlib.blake2b(f"{self.seed} {method} {path} {seen}".encode(), digest_size=8).digest()
         drawn = int.from_bytes(digest) / 2**64
         for each in list(Fault)[1:]:
@@ -106,7 +106,7 @@ class Faults:
 
 @dataclass(slots=True)
 class _Request:
-    """A request: its bytes, and what is known of it."""
+    """A parsed request, with its bytes."""
 
     head: bytes
     body: bytes
@@ -153,12 +153,12 @@ class Proxy:
         self._thread.join(60)
 
     def plan(self, method: str, part: str, *faults: Fault) -> None:
-        """Let this happen to the next requests with that method whose path contains that part."""
+        """Set the faults of the next requests with this method whose path contains `part`."""
         with self._lock:
             self._planned.append(_Planned(method, part, list(faults)))
 
     def settle(self) -> None:
-        """Wait until what was late has been applied."""
+        """Wait until late requests are applied."""
         while self._late:
             asyncio.run_coroutine_threadsafe(asyncio.wait(set(self._late)), self._loop).result(60)
 
@@ -188,7 +188,7 @@ class Proxy:
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._clients.add(task)  # asyncio itself forgets those that wait, and then nobody answers
+        self._clients.add(task)  # asyncio keeps only weak references to waiting tasks
         task.add_done_callback(self._clients.discard)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while (request := await _read_request(reader)) is not None:
@@ -197,10 +197,10 @@ class Proxy:
                     break
                 writer.write(answer)
                 await writer.drain()
-        writer.transport.abort()  # a connection that breaks, not one that ends
+        writer.transport.abort()  # resets the connection instead of closing it
 
     async def _treat(self, request: _Request) -> bytes | None:
-        """The answer to a request; None if the connection breaks."""
+        """Return the answer to a request; None if the connection breaks."""
         fault = self._fault(request)
         self.counts[request.method] += 1
         self.counts[fault] += 1
@@ -249,7 +249,7 @@ class Proxy:
     # --- the server
 
     async def _forward(self, request: _Request) -> bytes:
-        """The server's answer. An idle connection may be closed by the server at any time: then a new one is used."""
+        """Return the server's answer. Opens a new connection if the server has closed the idle one."""
         while self._idle:
             reader, writer = self._idle.pop()
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -289,7 +289,7 @@ async def _read_request(reader: asyncio.StreamReader) -> _Request | None:
 
 
 async def _read_answer(reader: asyncio.StreamReader, method: str) -> tuple[bytes, bool]:
-    """An answer, and whether the connection can be used again."""
+    """Return an answer, and True if the connection can be reused."""
     head = await reader.readuntil(b"\r\n\r\n")
     names, status = _headers(head), int(head.split(b" ", 2)[1])
     if 100 <= status < 200:
@@ -321,7 +321,7 @@ def _headers(head: bytes) -> dict[str, str]:
 
 
 def _damaged(answer: bytes, fault: Fault) -> bytes:
-    """An answer with a wrong bit in the middle of its body, or with the first half of it."""
+    """Return an answer with a flipped bit in the middle of its body, or with the first half of it."""
     head, _, body = answer.partition(b"\r\n\r\n")
     half = len(body) // 2
     if fault is Fault.TRUNCATED:

@@ -1,12 +1,11 @@
-"""What processes do with a store in a bucket, as roles of `acting`: each goes on until it is killed.
+"""Roles of processes that use a store in a bucket (see `acting`). Each role works until it is killed.
 
-    write      append, publish and upload                        notes what was acknowledged, and where
+    write      append, publish and upload                        notes acknowledged values and their offsets
     read       keep the bytes of all batches of a topic          in files, one per partition
-    consume    read a topic as a member of a group               notes what it has read, before it commits
+    consume    read a topic as a member of a group               notes records before it commits
     maintain   consolidate, expire, compact, collect
 
-A call that fails because the bucket did not answer is begun again; whatever else is raised ends the process, and is
-found.
+A call that fails because the bucket did not answer is repeated. Any other exception ends the process and is a defect.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ GROUP = "billing"
 
 
 def parameters(grace_s: float) -> StoreParameters:
-    """StoreParameters with times that are short enough to wait for."""
+    """Return StoreParameters with times short enough for tests."""
     return StoreParameters(belief_s=grace_s / 3, grace_s=grace_s, readers_s=grace_s / 5, checkpoint_every=8)
 
 
 class FaultyBucket(Bucket):
-    """Requests that fail without an answer: not applied, applied, or applied later. Creates that the client library
-    repeats after they were applied, requests that are denied, and a bit that flips on the way."""
+    """A bucket whose requests fail without an answer: not applied, applied, or applied later. The client library
+    repeats creates that were applied, requests are denied, and bits flip in transit."""
 
     def __init__(self, url: str, seed: int, rate: float) -> None:
         super().__init__(url)
         self._chance = random.Random(seed)
         self._rate = rate
-        #: The next request is denied.
+        #: Set if the next request is to be denied.
         self._is_denied = False
 
     def _fails(self) -> str:
@@ -117,17 +116,17 @@ class FaultyBucket(Bucket):
 
 @dataclass(frozen=True)
 class Site:
-    """Where a store is, and how badly it is reached."""
+    """The address of a store, and the faults on the way to it."""
 
     url: str
     grace_s: float
-    #: The share of requests that fail in each way, in the process itself.
+    #: Share of requests that fail in each way, injected in the process itself.
     faults: float = 0.0
-    #: For the environment: where the server is.
+    #: Environment variables for the server.
     variables: dict[str, str] = field(default_factory=dict)
 
     def open(self, seed: int) -> ObjectStore:
-        """The store, with a bucket that fails."""
+        """Open the store with a faulty bucket."""
         os.environ.update(self.variables)
         while True:
             try:
@@ -136,7 +135,7 @@ class Site:
                 time.sleep(0.05)
 
     def found(self, topics: bool = True) -> None:
-        """Create the store; with the topics that are written here."""
+        """Create the store with its topics."""
         os.environ.update(self.variables)
         with ObjectStore.open(self.url, parameters=parameters(self.grace_s), maintenance_interval_s=None) as store:
             if topics:
@@ -146,14 +145,14 @@ class Site:
 
 
 class Writer:
-    """Appends, publishes and uploads; each value says who wrote it and when."""
+    """Appends, publishes and uploads. Each value names its writer and a number."""
 
     def __init__(self, site: Site, diary: Diary, seed: int) -> None:
         self._site, self._diary, self._chance = site, diary, random.Random(seed)
         self._store = site.open(seed)
 
     def work(self) -> None:
-        """For ever."""
+        """Write forever."""
         number = 0
         while True:
             number += 1
@@ -166,7 +165,7 @@ class Writer:
                 else:
                     self._upload(number)
             except (AmbiguousAppend, StorageError):
-                pass  # nobody knows: it may be there once, or not at all
+                pass  # unknown outcome: stored once or not at all
             time.sleep(self._chance.choice((0.0, 0.0, 0.005)))
 
     def _values(self, topic: str, number: int) -> list[tuple[bytes, bytes | None]]:
@@ -190,8 +189,7 @@ class Writer:
         self._acknowledged((topic, at), offsets, [value for value, _ in made])
 
     def _insist(self, topic: str, made: list[tuple[bytes, bytes | None]], at: int) -> range:
-        """Append; repeat it if that has failed, as a program does: nothing was stored, unless the error says that it
-        may be."""
+        """Append, and repeat after a failure like a program: nothing was stored unless the error is ambiguous."""
         for _ in range(2):
             try:
                 return self._store.topic(topic).append_many(made, partition=at)[at]
@@ -225,7 +223,7 @@ class Writer:
 
 
 def write(site: Site, diary: Diary, seed: int) -> None:
-    """Append, publish and upload for ever."""
+    """Append, publish and upload forever."""
     Writer(site, diary, seed).work()
 
 
@@ -244,7 +242,7 @@ def read(site: Site, diary: Diary, seed: int) -> None:
 
 
 def consume(site: Site, diary: Diary, seed: int) -> None:
-    """Read as a member of a group; what was read is noted before it is committed."""
+    """Read as a member of a group. Note records before committing their offsets."""
     store = site.open(seed)
     session_ms = int(site.grace_s * 1000)
     while True:

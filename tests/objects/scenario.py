@@ -1,10 +1,10 @@
-"""Writers, readers and maintainers of one store, simulated: killed, stopped, in each other's way. One seed, one story.
+"""Simulated writers, readers and maintainers of one store, killed, stopped and in conflict. One seed is one story.
 
 `python -m tests.objects.scenario --seed 7 --scenarios 20 [--bug "no nonce"] [--roll-back]`
 
-With `roll_back` all processes share a block cache, and in the middle of the story the bucket is put back to what it was
-earlier; new processes go on from there, on the machine whose cache has the first history. At the end objects are
-damaged and lost whose blocks are cached: whatever has to find that does.
+With `roll_back` all processes share a block cache, and in the middle of the story the bucket returns to an earlier
+state. New processes continue from there, on the machine whose cache has the first history. At the end objects with
+cached blocks are damaged and deleted, and everything that must detect that has to detect it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from .verdict import (
 _T = TypeVar("_T")
 
 PARAMETERS = StoreParameters(belief_s=6.0, grace_s=12.0, readers_s=2.0, checkpoint_every=4)
-#: How long somebody is stopped: shorter than an answer is believed, longer, longer than the grace period.
+#: Lengths of stops: shorter than an answer is believed, longer, and longer than the grace period.
 STOPS_S = (0.5, 2.0, 5.0, 8.0, 20.0, 30.0)
 FAULTS = Faults(
     lost=0.01,
@@ -66,30 +66,30 @@ FAULTS = Faults(
     stalls=0.03,
     stalls_s=STOPS_S,
 )
-#: Whoever looks sees what was acknowledged so long before; 50 ms and a usual round trip, and here are ten processes.
+#: Maximum staleness of a state: 50 ms and a typical round trip, with ten processes.
 FRESH_S = 1.0
 
 
 @dataclass
 class Result:
-    """What became of a scenario."""
+    """The result of a scenario."""
 
     wrong: list[str] = field(default_factory=list)
     acked: int = 0
     commits: int = 0
-    #: How often another writer went on after a kill, a stop or a forced conflict.
+    #: Number of changes of the writer after a kill, a stop or a forced conflict.
     changes: int = 0
     removed: int = 0
-    #: How often a snapshot was read again.
+    #: Number of repeated reads of snapshots.
     kept: int = 0
-    #: Commits whose numbers two histories have.
+    #: Number of commit numbers that two histories have in common.
     repeated: int = 0
-    #: Every request of every process: the same for the same seed.
+    #: All requests of all processes: equal for equal seeds.
     trace: list[str] = field(default_factory=list, repr=False)
 
     @property
     def story(self) -> str:
-        """What two runs have in common if they were the same."""
+        """A digest that two equal runs have in common."""
         return hashlib.blake2b("\n".join(self.trace).encode(), digest_size=6).hexdigest()
 
 
@@ -101,21 +101,21 @@ class Scenario:
         self.told = Told()
         self.result = Result()
         self.seen: dict[str, dict[int, bytearray]] = {}
-        #: When something was acknowledged, and where it ends, by partition.
+        #: Times of acknowledgements, with the next offset, by partition.
         self.acked: dict[int, list[tuple[float, int]]] = {number: [] for number in range(PARTITIONS[PLAIN])}
         self._writers = 0
         self._event_at: int | None = None
-        #: The block cache that all processes share.
+        #: The block cache shared by all processes.
         self._cache = cache
-        #: The commits that were gone when it was put back.
+        #: The commits lost by the rollback.
         self._gone: set[str] = set()
-        #: What the bucket is put back to: its objects, its commits, and what was acknowledged by then, and when.
+        #: The saved state of the bucket: objects, commits, and the acknowledgements until then.
         self._saved: (
             tuple[dict[str, tuple[bytes, float]], dict[str, bytes], Told, dict[int, list[tuple[float, int]]]] | None
         ) = None
 
     def open(self, *, cached: bool = True) -> ObjectStore:
-        """Open the store, as a new process does."""
+        """Open the store like a new process."""
         while True:
             try:
                 bucket, clocks = SimulatedBucket(self.world), SimulatedClocks(self.world)
@@ -127,10 +127,10 @@ class Scenario:
             give_cache(store, self._cache)
         return store
 
-    # --- what processes do
+    # --- processes
 
     def write(self, name: str) -> Callable[[], None]:
-        """A writer: says which values were acknowledged, and where."""
+        """Run a writer, which notes acknowledged values and their offsets."""
 
         def work() -> None:
             store, chance, number = self.open(), self.world.random, 0
@@ -147,14 +147,14 @@ class Scenario:
                     else:
                         self._transact(store, name, number)
                 except (AmbiguousAppend, StorageError):
-                    pass  # nobody knows: it may be there once, or not at all
+                    pass  # unknown outcome: stored once or not at all
                 if chance.random() < 0.3:
                     self.world.sleep(chance.uniform(0, 0.5))
 
         return work
 
     def _insist(self, call: Callable[[], _T]) -> _T:
-        """Repeat what has failed, as a program does: nothing was stored, unless the error says that it may be."""
+        """Repeat a failed call like a program: nothing was stored unless the error is ambiguous."""
         for attempt in range(3):
             try:
                 return call()
@@ -174,7 +174,7 @@ class Scenario:
     def _values(self, name: str, topic: str, number: int) -> list[tuple[bytes, bytes | None]]:
         chance = self.world.random
         made = []
-        # With a cache, of one size: so that those of another history are in the same places.
+        # With a cache, values have one size, so that another history has its batches in the same places.
         is_alike = self._cache is not None and chance.random() < 0.9
         for each in range(1 if is_alike else chance.randint(1, 3)):
             value = value_of(name, 10 * number + each, 20 if is_alike else chance.choice((20, 20, 700)))
@@ -186,7 +186,7 @@ class Scenario:
         return made
 
     def _record(self, value: bytes, key: bytes | None = None) -> tuple[bytes, bytes | None, tuple[()], int]:
-        """A record of now: the kernel has a clock of its own."""
+        """Return a record with the simulated time: the kernel has a clock of its own."""
         return value, key, (), int(self.world.now_s * 1000)
 
     def _append(self, store: ObjectStore, name: str, number: int) -> None:
@@ -211,7 +211,7 @@ class Scenario:
             self._note((PLAIN, 0), placed[PLAIN, 0], [value for value, _ in made])
 
     def _upload(self, store: ObjectStore, name: str, number: int) -> None:
-        """What is committed long after it was uploaded."""
+        """Upload a batch and commit it long after."""
         values = [value_of(name, 10 * number, 700)]
         action, inline = store.topic(PLAIN)._append_action(1, [self._record(value) for value in values])
         assert not inline
@@ -228,7 +228,7 @@ class Scenario:
             self._note(place, offsets, [value for value, _ in made])
 
     def read(self, name: str) -> Callable[[], None]:
-        """A reader: keeps the bytes of all batches."""
+        """Run a reader, which keeps the bytes of all batches."""
         seen = self.seen[name] = {number: bytearray() for number in range(PARTITIONS[PLAIN])}
 
         def work() -> None:
@@ -248,7 +248,7 @@ class Scenario:
         return work
 
     def _check_fresh(self, name: str, store: ObjectStore, number: int) -> None:
-        """What was acknowledged a moment before a call is seen by it, also right after one that has taken long."""
+        """Check that a call sees everything acknowledged shortly before it, even right after a slow call."""
         log = store.topic(PLAIN).partition(number)
         for _ in range(2):
             now_s = self.world.now_s
@@ -257,7 +257,7 @@ class Scenario:
                 self.result.wrong.append(f"reader {name} does not see what was acknowledged long before: {acked}")
 
     def maintain(self) -> None:
-        """A maintainer."""
+        """Run a maintainer."""
         store = self.open()
         while True:
             try:
@@ -274,7 +274,7 @@ class Scenario:
         self.result.removed += done.commits + done.uploads + done.tombstones + done.checkpoints
 
     def archive(self, name: str) -> Callable[[], None]:
-        """Takes snapshots, forks them, and reads them for a long time: nothing in them may change, or be gone."""
+        """Take snapshots, fork them, and read them repeatedly: their content must never change."""
 
         def work() -> None:
             store, number = self.open(), 0
@@ -302,7 +302,7 @@ class Scenario:
             store.delete_topic(forked)
 
     def _kept(self, store: ObjectStore, name: str) -> list[bytes]:
-        """The bytes of some extents of a snapshot: always the same, since to read all of them takes too long."""
+        """Return the bytes of some extents of a snapshot, always the same ones: reading all takes too long."""
         extents: list[Extent] = []
         for topic, count in sorted(PARTITIONS.items()):
             for number in range(count):
@@ -322,7 +322,7 @@ class Scenario:
     # --- the story
 
     def begin(self) -> None:
-        """A store with topics, and those who use it."""
+        """Create a store with topics, and start its processes."""
         store = self.open()
         store.create_topic(PLAIN, PARTITIONS[PLAIN])
         store.create_topic(KEYED, cleanup_policy="compact", min_cleanable_dirty_ratio=0.1)
@@ -339,12 +339,12 @@ class Scenario:
         self.world.start(f"archivist {number}", self.archive(f"s{number}"))
 
     def save(self) -> None:
-        """Make a copy of the bucket."""
+        """Save a copy of the bucket."""
         acked = {number: list(ends) for number, ends in self.acked.items()}
         self._saved = dict(self.world.objects), dict(self.world.history), Told(dict(self.told.acked)), acked
 
     def roll_back(self) -> None:
-        """Put the copy back. What came later was never there; other processes go on, with the same cache."""
+        """Restore the copy and continue with new processes and the same cache. Later commits are lost."""
         assert self._saved is not None
         gone = set(self.world.history)
         self.end()
@@ -354,13 +354,13 @@ class Scenario:
         self._start_all(1000)
 
     def start_writer(self) -> None:
-        """One more writer."""
+        """Start another writer."""
         self._writers += 1
         name = f"w{self._writers}"
         self.world.start(name, self.write(name))
 
     def disturb(self) -> None:
-        """Kill or stop somebody, or let two writers go for the same number."""
+        """Kill or stop a process, or make two writers compete for one number."""
         chance, world = self.world.random, self.world
         alive = [actor for actor in world.actors if not actor.has_ended and not actor.is_killed]
         last = world.creators[-1] if world.creators else ""
@@ -390,7 +390,7 @@ class Scenario:
             self.world.start(actor.name, self.read(f"r{len(self.seen)}"))
 
     def run(self, steps: int, every: int) -> None:
-        """Let them work, and disturb them."""
+        """Run the processes and disturb them."""
         self.begin()
         for step in range(steps):
             if self._cache is not None and step == steps // 6:
@@ -406,7 +406,7 @@ class Scenario:
         self.end()
 
     def end(self) -> None:
-        """End all processes; those that have stopped by themselves are wrong."""
+        """End all processes. A process that has ended by itself is a defect."""
         for actor in self.world.actors:
             if actor.error is not None:
                 self.result.wrong.append(f"{actor.name} stopped: {_told(actor.error)}")
@@ -420,7 +420,7 @@ class Scenario:
             self._event_at = None
 
     def judge(self) -> None:
-        """What is wrong, after all is quiet."""
+        """List the defects after all processes have ended."""
         self.world.late.clear()
         try:
             store = self.open(cached=False)
@@ -428,7 +428,7 @@ class Scenario:
             self._compare_readers(store)
             if self._cache is not None:
                 self.result.wrong += wrong_with_records(self.open(), self.told)
-            # Until nothing is collected any more: notes, the floor, garbage and a sweep take a grace period each.
+            # Wait until nothing is left to collect: notes, the floor, garbage and a sweep take a grace period each.
             for _ in range(12):
                 self.world.now_s += PARAMETERS.grace_s + 1
                 self._maintain(store)
@@ -456,7 +456,7 @@ class Scenario:
                     self.result.wrong.append(f"reader {name} has read other bytes of partition {number}")
 
     def _compare_digests(self, store: ObjectStore) -> None:
-        """Against a fold over all commits that there ever were."""
+        """Compare with a fold over all commits that ever existed."""
         truth = Journal(SimulatedBucket(World(0)), PARAMETERS)
         for key in sorted(self.world.history):
             truth._fold(self.world.history[key])
@@ -479,7 +479,7 @@ def run(
     faults: Faults = FAULTS,
     roll_back: bool = False,
 ) -> Result:
-    """One scenario; with `roll_back` the bucket is rolled back in the middle of it, and the cache is not."""
+    """Run one scenario. With `roll_back`, the bucket is rolled back in the middle, and the cache is not."""
     if not roll_back:
         return _run(Scenario(seed, faults), seed, steps, every, bug)
     with tempfile.TemporaryDirectory(prefix="sawlog-cache-") as cache:
@@ -487,7 +487,7 @@ def run(
 
 
 def _run(scenario: Scenario, seed: int, steps: int, every: int, bug: str | None) -> Result:
-    def is_old() -> bool:  # every second writer is an old version, and so is one of the others
+    def is_old() -> bool:  # every second writer runs an old version, and so does one of the others
         actor = scenario.world.actor()
         return actor is not None and sum(map(ord, actor.name)) % 2 == 1
 
@@ -506,13 +506,13 @@ def _run(scenario: Scenario, seed: int, steps: int, every: int, bug: str | None)
 
 
 def say(text: str) -> None:
-    """Tell whoever runs this."""
+    """Print the result."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Run many."""
+    """Run many scenarios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scenarios", type=int, default=10)

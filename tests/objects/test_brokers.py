@@ -1,7 +1,7 @@
-"""Brokers over one bucket: what one of them may do is decided by the commits, whatever it believes.
+"""Brokers over one bucket: the commits decide which actions of a broker are valid, whatever it believes.
 
-The first tests use two services of one store in this process, each as a broker would. The others run processes and real
-clients, and kill and stop the processes: `brokerage` says what is checked.
+The first tests use two services of one store in this process, each like a broker. The others run broker processes with
+real clients, and kill and stop the processes; `brokerage` describes the checks.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from .servers import Server
 
 @pytest.fixture
 def services(request: pytest.FixtureRequest) -> Iterator[tuple[ObjectService, ObjectService]]:
-    """Two brokers' views of one store with the topic `orders` of two partitions."""
+    """Return the services of two brokers over one store with the topic `orders` of two partitions."""
     bucket = Bucket(f"memory://{request.node.name}")
     with (
         ObjectStore.open(bucket, maintenance_interval_s=None) as one,
@@ -74,7 +74,7 @@ def services(request: pytest.FixtureRequest) -> Iterator[tuple[ObjectService, Ob
 
 
 def commit(service: ObjectService, offset: int, *, by_server: bool = True) -> Exception | None:
-    """Commit an offset of the group g."""
+    """Commit an offset for the group g."""
     new = Committed(offset, service.topic("orders").id, "", now_ms(), "", -1)
     (refused,) = service.commit_offsets([OffsetChange("g", {("orders", 0): new}, by_server)])
     return refused
@@ -86,7 +86,7 @@ def committed(service: ObjectService) -> int | None:
 
 
 def batch(producer: Producer, *values: bytes, transactional: bool = False) -> bytearray:
-    """A producer's batch."""
+    """Return a producer's batch."""
     made = bytearray(encode(list(values), producer=producer))
     if transactional:
         made[22] |= TRANSACTIONAL_BIT
@@ -95,7 +95,7 @@ def batch(producer: Producer, *values: bytes, transactional: bool = False) -> by
 
 
 def ongoing(service: ObjectService, producer_id: int, epoch: int, *numbers: int) -> dict[str, Any]:
-    """A transactional id whose transaction includes partitions of `orders`."""
+    """Begin a transaction that includes partitions of `orders`."""
     topic = service.topic("orders")
     return {
         "producer_id": producer_id,
@@ -123,7 +123,7 @@ def values(service: ObjectService, number: int = 0, isolation: Isolation = "comm
     return [each.value for each in service.topic("orders").partition(number).scan(isolation=isolation)]
 
 
-# --- who is there
+# --- registration
 
 
 def test_brokers_get_ids_of_their_own_and_see_each_other(services: tuple[ObjectService, ObjectService]) -> None:
@@ -132,12 +132,12 @@ def test_brokers_get_ids_of_their_own_and_see_each_other(services: tuple[ObjectS
         assert [(node.id, node.port) for node in each.brokers.nodes()] == [(1, 9000), (2, 9001)]
 
 
-def test_a_broker_that_stands_still_is_removed_and_registers_again(
+def test_a_stalled_broker_is_removed_and_registers_again(
     services: tuple[ObjectService, ObjectService],
 ) -> None:
     one, other = services
     other.brokers.beat(3600)
-    one.brokers.beat(0)  # sees the other for the first time, or as it was before
+    one.brokers.beat(0)  # sees the other for the first time, or unchanged
     one.brokers.beat(0)
     assert [node.id for node in one.brokers.nodes()] == [1]
     other.brokers.beat(3600)
@@ -145,7 +145,7 @@ def test_a_broker_that_stands_still_is_removed_and_registers_again(
     assert [node.id for node in one.brokers.nodes()] == [1, 2]
 
 
-def test_a_sign_of_life_keeps_a_broker_in(services: tuple[ObjectService, ObjectService]) -> None:
+def test_a_heartbeat_keeps_a_broker_registered(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
     for _ in range(3):
         other.brokers.beat(3600)
@@ -156,7 +156,7 @@ def test_a_sign_of_life_keeps_a_broker_in(services: tuple[ObjectService, ObjectS
     assert [node.id for node in one.brokers.nodes()] == [1, 2]
 
 
-def test_a_broker_that_leaves_is_gone_at_once(services: tuple[ObjectService, ObjectService]) -> None:
+def test_a_broker_that_leaves_is_deregistered_at_once(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
     other.brokers.leave()
     one.catch_up()
@@ -178,13 +178,15 @@ def test_a_broker_that_clients_are_sent_to_does_not_refuse_them(
     assert others
     assert not any(map(coordinates, others))
     other.brokers.leave()
-    one.transactional_ids().refresh()  # and no sign of life was given since
+    one.transactional_ids().refresh()  # and no heartbeat was sent since
     assert {nodes.of(kind, name, here).id for name in others} == {nodes.id}
     assert all(map(coordinates, others))
 
 
-def test_a_broker_that_listens_removes_who_was_at_its_address(services: tuple[ObjectService, ObjectService]) -> None:
-    """After a crash it comes back with another id: clients need not wait until the others have missed the old one."""
+def test_a_broker_that_listens_removes_earlier_ones_at_its_address(
+    services: tuple[ObjectService, ObjectService],
+) -> None:
+    """After a crash a broker has another id. Clients need not wait until the others notice that the old one is gone."""
     one, other = services
     one.claim_group("g", "here").take()
     again = ObjectBrokers(one._session)
@@ -201,7 +203,7 @@ def test_a_broker_that_listens_removes_who_was_at_its_address(services: tuple[Ob
     assert [node.id for node in other.brokers.nodes()] == [2, 3], "nobody else is removed"
 
 
-def test_a_new_run_of_a_node_id_ends_the_one_before(services: tuple[ObjectService, ObjectService]) -> None:
+def test_a_new_run_of_a_node_id_ends_the_previous_run(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
     one.claim_group("g", "here").take()
     other.brokers.join(1, "127.0.0.1", 9002)
@@ -211,7 +213,7 @@ def test_a_new_run_of_a_node_id_ends_the_one_before(services: tuple[ObjectServic
 # --- groups
 
 
-def test_the_last_claim_to_a_group_counts(services: tuple[ObjectService, ObjectService]) -> None:
+def test_only_the_last_claim_to_a_group_is_valid(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
     taken = one.claim_group("g", "here")
     taken.take()
@@ -221,12 +223,12 @@ def test_the_last_claim_to_a_group_counts(services: tuple[ObjectService, ObjectS
     assert isinstance(commit(one, 7), NotCoordinator)
     assert not taken.current
     assert commit(other, 6) is None
-    taken.release()  # what is not its own it does not release
+    taken.release()  # it releases only its own claim
     assert commit(other, 8) is None
     assert committed(one) == 8
 
 
-def test_the_claims_of_a_broker_that_was_removed_are_gone(services: tuple[ObjectService, ObjectService]) -> None:
+def test_the_claims_of_a_removed_broker_are_released(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
     one.claim_group("g", "here").take()
     for _ in range(2):
@@ -235,7 +237,7 @@ def test_the_claims_of_a_broker_that_was_removed_are_gone(services: tuple[Object
     assert committed(other) is None
 
 
-def test_nobody_else_commits_for_a_group_that_a_broker_has(services: tuple[ObjectService, ObjectService]) -> None:
+def test_only_the_coordinator_commits_for_its_group(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
     taken = one.claim_group("g", "here")
     taken.take()
@@ -268,8 +270,8 @@ def test_a_gap_in_a_producers_sequence_is_refused_by_every_broker(
         other.topic("orders").partition(0)._submit(batch(Producer(7, 0, 5), b"b")).result()
 
 
-def test_batches_that_a_broker_has_stamped_are_what_is_committed(services: tuple[ObjectService, ObjectService]) -> None:
-    """With `message.timestamp.type=LogAppendTime` a broker changes a batch before it is committed, and its checksum."""
+def test_batches_are_committed_as_stamped_by_the_broker(services: tuple[ObjectService, ObjectService]) -> None:
+    """With `message.timestamp.type=LogAppendTime` a broker changes a batch and its checksum before the commit."""
     one, _ = services
     log = one.alter_topic("orders", None, {"message_timestamp_type": "LogAppendTime"}).partition(0)
     log._submit(batch(Producer(7, 0, 0), b"a")).result()
@@ -344,7 +346,7 @@ def test_a_coordinator_that_was_asleep_does_not_end_the_next_transaction(
     awake.save("t", known[0], ended(fields, commit=True), markers=markers(fields, commit=True))
     done = awake.get("t")
     assert done is not None
-    awake.save("t", done[0], fields)  # the next one begins, and writes
+    awake.save("t", done[0], fields)  # the next one begins and writes
     log = service.topic("orders").partition(0)
     log._submit(batch(Producer(7, 0, 0), b"next", transactional=True)).result()
     with pytest.raises(Conflict):
@@ -352,7 +354,7 @@ def test_a_coordinator_that_was_asleep_does_not_end_the_next_transaction(
     assert values(service) == []  # it is still open
 
 
-def test_an_earlier_epoch_is_refused_after_the_next_one_has_begun(
+def test_an_earlier_epoch_is_refused_once_the_next_one_has_begun(
     services: tuple[ObjectService, ObjectService],
 ) -> None:
     one, other = services
@@ -388,7 +390,7 @@ def test_offsets_of_an_open_transaction_are_pending_for_every_broker(
 # --- users
 
 
-def test_what_one_broker_stores_of_users_every_broker_reads(services: tuple[ObjectService, ObjectService]) -> None:
+def test_every_broker_reads_users_stored_by_one(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
     one.registry.change("users", lambda fields: {**fields, "a": 1})
     found = other.registry.change("users", lambda fields: {**fields, "b": 2})
@@ -399,10 +401,10 @@ def test_what_one_broker_stores_of_users_every_broker_reads(services: tuple[Obje
 # --- processes
 
 
-# Quickly without transactions, which the next test has, and over a directory: moto takes seconds of CPU for it.
+# Without transactions, which the next test covers, and over a directory: moto would take seconds of CPU.
 @pytest.mark.costly  # two broker processes and three clients
 @pytest.mark.parametrize("moves", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_client_that_loses_a_broker_goes_on_with_the_other(tmp_path: Path, moto: Server, moves: bool) -> None:
+def test_a_client_that_loses_a_broker_continues_with_the_other(tmp_path: Path, moto: Server, moves: bool) -> None:
     url = None if moves else f"file://{tmp_path}/bucket"
     with Fleet(tmp_path, moto, url=url) as fleet, Traffic(fleet, writers=2 if moves else 1, moves=moves) as traffic:
         fleet.wait_for(2)
@@ -413,7 +415,7 @@ def test_a_client_that_loses_a_broker_goes_on_with_the_other(tmp_path: Path, mot
         assert traffic.verdict() == []
 
 
-def test_a_mover_whose_client_gets_nowhere_takes_another_one_and_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mover_without_progress_replaces_its_client_and_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hanging:
         def subscribe(self, *_: object, **__: object) -> None:
             pass
@@ -440,7 +442,7 @@ def test_a_mover_whose_client_gets_nowhere_takes_another_one_and_waits_longer(mo
 
 
 @pytest.mark.parametrize("how", ["kill", pytest.param("freeze", marks=pytest.mark.slow)])
-def test_a_transaction_ends_though_its_client_and_its_coordinator_are_gone(
+def test_a_transaction_ends_after_its_client_and_its_coordinator_were_killed(
     tmp_path: Path, moto: Server, how: str
 ) -> None:
     with Fleet(tmp_path, moto) as fleet:
@@ -465,7 +467,7 @@ def test_a_transaction_ends_though_its_client_and_its_coordinator_are_gone(
 
 
 def coordinated_by_the_first(fleet: Fleet) -> str:
-    """A transactional id that the first of the brokers coordinates."""
+    """Return a transactional id that the first broker coordinates."""
     ids = {each.port: each.id for each in fleet.admin().list_topics(timeout=60).brokers.values()}
     names = map(str, range(100))
     mine = ids[fleet.brokers[0].port]
@@ -473,7 +475,7 @@ def coordinated_by_the_first(fleet: Fleet) -> str:
 
 
 @pytest.mark.slow
-def test_a_broker_that_was_stopped_and_removed_acknowledges_only_what_is_accepted(tmp_path: Path, moto: Server) -> None:
+def test_a_broker_that_was_stopped_and_removed_acknowledges_only_accepted_commits(tmp_path: Path, moto: Server) -> None:
     with Fleet(tmp_path, moto) as fleet, Traffic(fleet) as traffic:
         traffic.go_on()
         for victim in fleet.brokers:
@@ -496,7 +498,7 @@ def test_clients_survive_whatever_happens_to_one_broker_at_a_time(tmp_path: Path
         assert traffic.verdict() == []
 
 
-#: One of seven requests has a fault, and each takes a little longer.
+#: One of seven requests has a fault, and each is a little slower.
 _BAD = Faults(
     seed=5,
     lost_before=0.02,
@@ -526,7 +528,7 @@ def test_clients_lose_nothing_behind_a_bad_network(tmp_path: Path, moto: Server)
 
 @pytest.mark.slow
 @pytest.mark.group("seaweedfs")
-def test_clients_survive_what_happens_to_brokers_over_seaweedfs(tmp_path: Path, seaweedfs: Server) -> None:
+def test_clients_survive_failures_of_brokers_over_seaweedfs(tmp_path: Path, seaweedfs: Server) -> None:
     with Fleet(tmp_path, seaweedfs) as fleet, Traffic(fleet) as traffic:
         traffic.go_on()
         brokerage.disturb(fleet, traffic, 6, seed=1)
@@ -534,7 +536,7 @@ def test_clients_survive_what_happens_to_brokers_over_seaweedfs(tmp_path: Path, 
 
 
 @pytest.mark.slow  # 10 s; the quick tier loses a broker with a classic group, and moves groups in one process
-def test_a_group_whose_members_brokers_assign_goes_on_at_another_broker(tmp_path: Path, moto: Server) -> None:
+def test_a_group_assigned_by_brokers_continues_at_another_broker(tmp_path: Path, moto: Server) -> None:
     options = ("--set", "group_consumer_heartbeat_interval_ms=200")
     with Fleet(tmp_path, moto, 2, *options) as fleet:
         fleet.create(("orders", brokerage.PARTITIONS))
@@ -583,7 +585,7 @@ def test_brokers_over_a_bucket_speak_tls(tmp_path: Path, moto: Server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning")  # kafka-python uses them
-def test_two_more_clients_use_all_brokers(tmp_path: Path, moto: Server) -> None:
+def test_two_other_kafka_clients_use_all_brokers(tmp_path: Path, moto: Server) -> None:
     with Fleet(tmp_path, moto) as fleet:
         fleet.create(("orders", 4))
         fleet.wait_for(2)
@@ -619,7 +621,7 @@ async def _by_aiokafka(fleet: Fleet) -> set[bytes | None]:
 
 
 @pytest.mark.slow
-def test_users_and_rules_hold_at_every_broker(tmp_path: Path, moto: Server) -> None:
+def test_users_and_acls_apply_at_every_broker(tmp_path: Path, moto: Server) -> None:
     options = ("--set", "sasl_mechanisms=SCRAM-SHA-512", "--set", "super_users=User:admin")
     with Fleet(tmp_path, moto, 2, *options) as fleet:
         with ObjectStore.open(fleet.url, options=moto.options, maintenance_interval_s=None) as store:
@@ -641,7 +643,7 @@ def test_users_and_rules_hold_at_every_broker(tmp_path: Path, moto: Server) -> N
                 return False
             return True
 
-        for broker in (0, 1):  # without a rule everybody may do everything
+        for broker in (0, 1):  # without rules, everything is allowed
             wait_until(partial(may_write, broker), "the new user is known")
         with connect(fleet.brokers[0].address, access=Access(login=Login("admin", "secret"))) as store:
             store.acls.add([rule(Operation.READ)])

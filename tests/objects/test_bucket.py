@@ -1,4 +1,4 @@
-"""What a bucket does when a server, the network or its settings are not as they should be."""
+"""A bucket reports defects of the server, the network and its settings, and never takes them for an answer."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PART_BYTES = 5 << 20
 
 
 def behind(proxy: Proxy, server: Server, **more: str) -> Bucket:
-    """A bucket whose requests go through a proxy."""
+    """Return a bucket whose requests go through a proxy."""
     return Bucket(server.new_url(), {**server.options, "endpoint": proxy.endpoint, **more})
 
 
 def parts_left(server: Server) -> int:
-    """Multipart uploads that were begun, and neither completed nor aborted."""
+    """Return multipart uploads that were neither completed nor aborted."""
     with urllib.request.urlopen(f"{server.endpoint}/{BUCKET}?uploads", timeout=60) as answer:
         return answer.read().count(b"<UploadId>")
 
@@ -44,13 +44,13 @@ def parts_left(server: Server) -> int:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of the smallest size that S3 allows: the larger ones take seconds of the servers' CPU."""
+    """Use the smallest parts that S3 allows: larger ones take seconds of the servers' CPU."""
     monkeypatch.setattr("sawlog.store.objects.bucket.bucket.PART_BYTES", PART_BYTES)
 
 
 @pytest.mark.usefixtures("small_parts")
 def test_an_object_is_one_request_unless_it_is_very_large(moto: Server) -> None:
-    """What is not a multipart upload leaves nothing behind if the process is killed."""
+    """An upload in one request leaves nothing behind if the process is killed."""
     with Proxy(moto.endpoint) as proxy:
         bucket = behind(proxy, moto)
         bucket.put(KEY, bytes(PART_BYTES))
@@ -65,7 +65,7 @@ def test_an_object_is_one_request_unless_it_is_very_large(moto: Server) -> None:
 def test_an_upload_that_fails_leaves_no_parts(moto: Server, method: str) -> None:
     with Proxy(moto.endpoint) as proxy:
         bucket = behind(proxy, moto)
-        faults = [Fault.DENIED] if method == "PUT" else [Fault.NONE, Fault.DENIED]  # a part; to complete it
+        faults = [Fault.DENIED] if method == "PUT" else [Fault.NONE, Fault.DENIED]  # a part, the completion
         proxy.plan(method, KEY, *faults)
         with pytest.raises(StorageError, match="storing"):
             bucket.put(KEY, bytes(PART_BYTES + 1))
@@ -74,7 +74,7 @@ def test_an_upload_that_fails_leaves_no_parts(moto: Server, method: str) -> None
     assert parts_left(moto) == 0
 
 
-# --- what is wrong is said
+# --- error messages
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_missing_bucket_is_an_error_and_not_an_empty_one(
     assert not isinstance(caught.value, Unanswered)
 
 
-def test_wrong_credentials_are_said_without_any_secret() -> None:
+def test_wrong_credentials_are_reported_without_any_secret() -> None:
     with careless("forbidden") as (server, _):
         bucket = Bucket(server.new_url(), {**server.options, "session_token": "a-token-for-nobody"})
         for request in (lambda: bucket.get(KEY), lambda: bucket.create(KEY, b""), lambda: list(bucket.list("a/"))):
@@ -118,13 +118,13 @@ def test_wrong_credentials_are_said_without_any_secret() -> None:
         ("http://127.0.0.1:1", "nothing answers at its endpoint"),
     ],
 )
-def test_a_server_that_cannot_be_reached_is_said(endpoint: str, said: str) -> None:
+def test_an_unreachable_server_is_reported(endpoint: str, said: str) -> None:
     bucket = Bucket("s3://bucket/store", {**Server(endpoint).options, "max_retries": "0"})
     with pytest.raises(Unanswered, match=rf"s3://bucket/store.*{said}.*AWS_ENDPOINT_URL"):
         bucket.get(KEY)
 
 
-def test_a_request_is_given_up_after_its_timeout(moto: Server) -> None:
+def test_a_request_fails_after_its_timeout(moto: Server) -> None:
     said = "timed out; it may have been applied or not"
     with Proxy(moto.endpoint, Faults(latency_s=5.0)) as proxy, pytest.raises(Unanswered, match=said) as caught:
         behind(proxy, moto, timeout="100ms", max_retries="0").create(KEY, b"")
@@ -143,7 +143,7 @@ def test_a_request_is_given_up_after_its_timeout(moto: Server) -> None:
         ("az://bucket/store?sig=hidden", {}, "as options"),
     ],
 )
-def test_a_wrong_address_or_option_is_refused_and_no_value_is_shown(
+def test_an_invalid_address_or_option_is_refused_without_showing_values(
     url: str, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(InvalidConfig, match=said) as caught:
@@ -151,13 +151,15 @@ def test_a_wrong_address_or_option_is_refused_and_no_value_is_shown(
     assert "hidden" not in str(caught.value)
 
 
-def test_a_directory_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_raises_an_error_of_sawlog(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SawlogError, match="file"):
         Bucket(f"file://{tmp_path}/file/store").get(KEY)
 
 
-def test_endpoint_and_credentials_come_from_the_usual_variables(moto: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_and_credentials_come_from_the_customary_environment_variables(
+    moto: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in moto.variables.items():
         monkeypatch.setenv(name, value)
     url = moto.new_url()
@@ -165,10 +167,10 @@ def test_endpoint_and_credentials_come_from_the_usual_variables(moto: Server, mo
     assert Bucket(url, moto.options).get(KEY) == b"here"
 
 
-# --- whether it was applied
+# --- unknown outcomes
 
 
-def test_a_create_that_meets_others_is_tried_again(moto: Server) -> None:
+def test_a_conflicting_create_is_retried(moto: Server) -> None:
     with Proxy(moto.endpoint) as proxy:
         bucket = behind(proxy, moto)
         proxy.plan("PUT", KEY, Fault.CONFLICT, Fault.CONFLICT)
@@ -179,7 +181,7 @@ def test_a_create_that_meets_others_is_tried_again(moto: Server) -> None:
         assert bucket.get(KEY) == b"mine"
 
 
-def test_a_create_that_always_meets_others_is_unanswered_and_not_refused(
+def test_a_create_that_always_conflicts_is_unanswered_and_not_refused(
     moto: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket_module, "_CONFLICTS_S", 0.05)
@@ -191,18 +193,18 @@ def test_a_create_that_always_meets_others_is_unanswered_and_not_refused(
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.FAILED, Fault.LOST_BEFORE, Fault.BUSY, Fault.LATE])
-def test_a_create_that_fails_on_its_way_is_repeated_and_its_content_is_ours(moto: Server, fault: Fault) -> None:
+def test_a_create_that_fails_in_transit_is_retried_and_stores_its_content(moto: Server, fault: Fault) -> None:
     with Proxy(moto.endpoint, Faults(late_s=0.3)) as proxy:
         bucket = behind(proxy, moto)
         proxy.plan("PUT", KEY, fault)
-        # A lost answer makes the second attempt find its own object: refused, and a caller has to look.
+        # After a lost answer the second attempt finds its own object: refused, so the caller has to look.
         applied = fault in (Fault.LOST_AFTER, Fault.FAILED)
         assert bucket.create(KEY, b"mine") == (not applied)
         proxy.settle()
         assert bucket.get(KEY) == b"mine"
 
 
-def test_a_clear_no_after_a_lost_answer_says_nothing(moto: Server) -> None:
+def test_a_refusal_after_a_lost_answer_proves_nothing(moto: Server) -> None:
     with Proxy(moto.endpoint) as proxy:
         bucket = behind(proxy, moto)
         proxy.plan("PUT", KEY, Fault.LOST_AFTER, Fault.DENIED)
@@ -216,7 +218,7 @@ def test_a_clear_no_after_a_lost_answer_says_nothing(moto: Server) -> None:
         assert caught.value.errno == errno.EACCES
 
 
-def test_a_busy_server_is_waited_for(moto: Server) -> None:
+def test_requests_wait_for_a_busy_server(moto: Server) -> None:
     with Proxy(moto.endpoint) as proxy:
         bucket = behind(proxy, moto)
         proxy.plan("PUT", KEY, Fault.BUSY, Fault.BUSY)
@@ -225,10 +227,10 @@ def test_a_busy_server_is_waited_for(moto: Server) -> None:
         assert bucket.get(KEY) == b"mine"
 
 
-# --- many
+# --- several objects
 
 
-def test_many_are_deleted_also_if_some_are_gone(moto: Server, tmp_path: Path) -> None:
+def test_objects_are_deleted_in_bulk_even_if_some_are_missing(moto: Server, tmp_path: Path) -> None:
     for bucket in (Bucket(moto.new_url(), moto.options), Bucket(f"file://{tmp_path}"), Bucket("memory://many")):
         for name in ("a/1", "a/2", "b"):
             bucket.put(name, b"x")
@@ -274,7 +276,7 @@ for _ in range(2):
 
 
 def test_a_forked_child_can_use_a_bucket_unless_its_parent_had_used_one(tmp_path: Path) -> None:
-    """In a process of its own: pytest has threads, and has used buckets."""
+    """Runs in a process of its own, because pytest has threads and has used buckets."""
     Bucket(f"file://{tmp_path}").put("key", b"value")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _FORKING, f"file://{tmp_path}"],
@@ -291,20 +293,20 @@ def test_a_forked_child_can_use_a_bucket_unless_its_parent_had_used_one(tmp_path
     assert 'get_context("spawn")' in after
 
 
-def test_a_spawned_process_can_use_a_bucket_that_it_was_given(moto: Server) -> None:
+def test_a_spawned_process_can_use_a_pickled_bucket(moto: Server) -> None:
     bucket = Bucket(moto.new_url(), moto.options)
     bucket.put(KEY, b"value")
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply_async(bucket.get, (KEY,)).get(60) == b"value"
 
 
-def test_a_bucket_in_memory_cannot_be_given_to_another_process() -> None:
+def test_a_bucket_in_memory_cannot_be_pickled() -> None:
     with pytest.raises(InvalidConfig, match="only in its own process"):
         pickle.dumps(Bucket(f"memory://{uuid.uuid4().hex}"))
 
 
 def test_a_create_that_is_answered_not_found_may_have_been_applied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """obstore repeats a create by itself, and reports the last answer alone."""
+    """obstore repeats a create by itself and reports only the last answer."""
     from obstore.exceptions import NotFoundError
 
     class Store:

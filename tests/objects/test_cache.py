@@ -1,4 +1,4 @@
-"""The cache of blocks: what it returns is right, whatever the disk, another process or a size do to it."""
+"""The block cache returns correct blocks or misses, whatever happens to its files, and keeps to its size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sawlog.store.objects.store import ObjectStore
 from .. import warm
 from . import servers
 
-#: Any digest, of blocks that are no batches.
+#: A digest for blocks that are not batches.
 DIGEST = "0"
 
 
@@ -37,7 +37,7 @@ def files(place: Path) -> list[Path]:
     return [each for each in place.rglob("*") if each.is_file()]
 
 
-def test_what_was_put_is_there_also_for_another_process(cache: BlockCache, tmp_path: Path) -> None:
+def test_another_process_gets_blocks_from_the_cache(cache: BlockCache, tmp_path: Path) -> None:
     cache.put("a", 10, DIGEST, b"content")
     assert cache.get("a", 10, DIGEST, 7) == b"content"
     assert (cache.get("a", 10, DIGEST, 6), cache.get("a", 11, DIGEST, 7), cache.get("b", 10, DIGEST, 7)) == (
@@ -56,7 +56,7 @@ def test_what_was_put_is_there_also_for_another_process(cache: BlockCache, tmp_p
 
 
 def test_stores_do_not_see_the_blocks_of_others(cache: BlockCache, tmp_path: Path) -> None:
-    """Two stores have objects of the same names: commits are numbered."""
+    """Two stores have objects with equal names, because commits are numbered."""
     cache.put("commits/0", 0, DIGEST, b"ours")
     assert BlockCache(tmp_path / "cache", "another", 1 << 20).get("commits/0", 0, DIGEST, 4) is None
 
@@ -84,7 +84,7 @@ def test_a_torn_block_is_a_miss(cache: BlockCache, tmp_path: Path, size: int) ->
 
 
 def test_the_content_of_another_block_is_a_miss(cache: BlockCache, tmp_path: Path) -> None:
-    """A file that was copied over another one has a right checksum."""
+    """A file that was copied over another one has a valid checksum."""
     cache.put("a", 0, DIGEST, b"content")
     [first] = files(tmp_path)
     kept = first.read_bytes()
@@ -95,7 +95,7 @@ def test_the_content_of_another_block_is_a_miss(cache: BlockCache, tmp_path: Pat
     assert cache.get("a", 0, DIGEST, 7) == b"content"
 
 
-def test_what_was_not_needed_for_the_longest_time_goes_first(tmp_path: Path) -> None:
+def test_the_least_recently_used_block_is_evicted_first(tmp_path: Path) -> None:
     room = 1 << 20
     cache = BlockCache(tmp_path, "store", room)
     block = bytes(room // 32)
@@ -113,7 +113,7 @@ def test_what_was_not_needed_for_the_longest_time_goes_first(tmp_path: Path) -> 
 
 
 @pytest.mark.alternating
-def test_processes_that_write_at_once_keep_to_the_size_together(tmp_path: Path) -> None:
+def test_concurrent_processes_keep_the_cache_within_its_size(tmp_path: Path) -> None:
     room = 1 << 20
     caches = [BlockCache(tmp_path, name, room) for name in ("one", "two", "three")]
 
@@ -129,7 +129,7 @@ def test_processes_that_write_at_once_keep_to_the_size_together(tmp_path: Path) 
     assert sum(each.stat().st_size for each in files(tmp_path)) <= room * 1.2
 
 
-def test_a_disk_that_refuses_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_error_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = tmp_path / "file"
     blocked.write_bytes(b"not a folder")
     cache = BlockCache(blocked, "store", 1 << 20)
@@ -145,15 +145,15 @@ def test_a_disk_that_refuses_is_a_miss(tmp_path: Path, monkeypatch: pytest.Monke
     assert files(tmp_path / "cache") == []
     monkeypatch.undo()
     cache.put("a", 0, DIGEST, b"content")
-    assert cache.get("a", 0, DIGEST, 7) is None  # it does not try again for a while
+    assert cache.get("a", 0, DIGEST, 7) is None  # no retry for a while
 
 
-def test_a_block_that_is_too_large_is_not_kept(cache: BlockCache, tmp_path: Path) -> None:
+def test_a_block_that_is_too_large_is_not_cached(cache: BlockCache, tmp_path: Path) -> None:
     cache.put("a", 0, DIGEST, bytes(1 << 20))
     assert files(tmp_path) == []
 
 
-def test_the_default_is_the_users_folder_for_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_path_is_below_the_users_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert default_path() == Path("/somewhere/sawlog/blocks")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
@@ -166,11 +166,11 @@ def test_the_default_is_the_users_folder_for_caches(monkeypatch: pytest.MonkeyPa
     assert default_path() is None
 
 
-# --- reading through it
+# --- reading through the cache
 
 
 class Counted(Bucket):
-    """Counts the ranges that are read."""
+    """Counts range requests."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -181,7 +181,7 @@ class Counted(Bucket):
         return super().get_range(key, start, size_bytes)
 
 
-#: One batch; objects are made of some.
+#: One batch; objects contain several.
 BATCH = encode([b"value"])
 SIZE = len(BATCH)
 
@@ -203,11 +203,11 @@ def extent(key: str, first: int, batches: int) -> Extent:
 
 
 def ranges(bucket: Counted) -> list[tuple[str, int, int]]:
-    """What was requested, in batches."""
+    """Return the requested ranges, in batches."""
     return sorted((key, start // SIZE, size // SIZE) for key, start, size in bucket.ranges)
 
 
-def test_extents_that_follow_each_other_are_one_request(bucket: Counted) -> None:
+def test_adjacent_extents_are_one_request(bucket: Counted) -> None:
     wanted = [extent("a", 0, 1), extent("a", 1, 2), extent("a", 4, 1), extent("b", 4, 1), extent("b", 5, 5)]
     reader = ExtentReader(bucket)
     found = list(reader.read_all(wanted))
@@ -217,7 +217,7 @@ def test_extents_that_follow_each_other_are_one_request(bucket: Counted) -> None
     assert ranges(bucket) == [("a", 0, 3), ("a", 4, 1), ("b", 4, 6)]
 
 
-def test_only_what_is_missing_is_requested(bucket: Counted, cache: BlockCache) -> None:
+def test_only_missing_extents_are_requested(bucket: Counted, cache: BlockCache) -> None:
     wanted = [extent("a", number, 1) for number in range(10)]
     reader = ExtentReader(bucket, cache)
     for number in (2, 5):
@@ -231,9 +231,10 @@ def test_only_what_is_missing_is_requested(bucket: Counted, cache: BlockCache) -
     reader.close()
 
 
-def test_a_damaged_block_among_others_is_requested_again(bucket: Counted, cache: BlockCache, tmp_path: Path) -> None:
-    """Cached blocks that follow each other are loaded into one buffer, and what is left of a damaged one must not be
-    in it."""
+def test_a_damaged_block_among_others_is_requested_from_the_bucket(
+    bucket: Counted, cache: BlockCache, tmp_path: Path
+) -> None:
+    """Adjacent cached blocks are loaded into one buffer, which must not contain remains of a damaged block."""
     wanted = [extent("a", number, 1) for number in range(10)]
     reader = ExtentReader(bucket, cache)
     list(reader.read_all(wanted))
@@ -250,7 +251,7 @@ def test_a_damaged_block_among_others_is_requested_again(bucket: Counted, cache:
     reader.close()
 
 
-def test_what_is_read_may_be_changed_and_others_do_not_see_it(bucket: Counted, cache: BlockCache) -> None:
+def test_callers_may_change_returned_batches_without_affecting_others(bucket: Counted, cache: BlockCache) -> None:
     for reader in (ExtentReader(bucket), ExtentReader(bucket, cache)):
         for _ in range(2):
             for _, data in reader.read_all([extent("a", 0, 2), extent("a", 2, 1)]):
@@ -259,7 +260,7 @@ def test_what_is_read_may_be_changed_and_others_do_not_see_it(bucket: Counted, c
         reader.close()
 
 
-def test_headers_get_the_offsets_that_batches_would() -> None:
+def test_placing_headers_gives_the_same_offsets_as_placing_batches() -> None:
     data = bytearray(b"".join(encode([b"value"] * count) for count in (1, 3, 2)))
     rows = rows_of(memoryview(data))
     place_rows(rows, 1000, 7)
@@ -268,9 +269,7 @@ def test_headers_get_the_offsets_that_batches_would() -> None:
     assert rows[:, (BASE, LAST)].tolist() == [[1000, 1000], [1001, 1003], [1004, 1005]]
 
 
-def test_what_is_damaged_in_the_bucket_is_an_error_and_is_not_kept(
-    bucket: Counted, cache: BlockCache, tmp_path: Path
-) -> None:
+def test_damage_in_the_bucket_raises_and_is_not_cached(bucket: Counted, cache: BlockCache, tmp_path: Path) -> None:
     bucket.put("a", BATCH + BATCH[:-1] + b"?")
     reader = ExtentReader(bucket, cache)
     assert reader.read(extent("a", 0, 1)) == BATCH
@@ -280,7 +279,7 @@ def test_what_is_damaged_in_the_bucket_is_an_error_and_is_not_kept(
     assert len(files(tmp_path)) == 1
 
 
-def test_reading_is_ahead_by_a_bounded_number_of_requests(bucket: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_ahead_is_bounded(bucket: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sawlog.store.objects.extent_reader.REQUEST_BYTES", SIZE)
     monkeypatch.setattr("sawlog.store.objects.extent_reader._AHEAD", 3)
     reader = ExtentReader(bucket)
@@ -317,7 +316,7 @@ def test_a_store_reads_a_second_time_from_the_disk(moto: servers.Server, tmp_pat
 
 
 def committed(bucket: Bucket) -> list[Extent]:
-    """A commit with batches of some partitions, and where they are."""
+    """Store a commit with batches of several partitions, and return it with their extents."""
     data = Commit(Nonce("w", 1), 0, "", (), 0, BATCH * 10).encode()
     bucket.put("commits/0", data)
     return [
@@ -326,7 +325,7 @@ def committed(bucket: Bucket) -> list[Extent]:
 
 
 def test_a_commit_of_many_partitions_is_two_requests(bucket: Counted) -> None:
-    """Each partition has its own few bytes of it."""
+    """The second partial read fetches all of the commit."""
     wanted = committed(bucket)
     reader = ExtentReader(bucket, recent=CommitCache())
     assert [bytes(reader.read(each)) for each in wanted[:2]] == [BATCH] * 2
@@ -345,8 +344,8 @@ def test_a_commit_that_was_folded_is_read_from_memory(bucket: Counted) -> None:
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "a tombstone", "all"])
-def test_a_commit_that_is_damaged_is_not_kept_in_memory(bucket: Counted, damage: str) -> None:
-    """What is in memory is served without looking at its checksums again."""
+def test_a_damaged_commit_is_not_kept_in_memory(bucket: Counted, damage: str) -> None:
+    """Commits in memory are served without another check of their checksums."""
     wanted, recent = committed(bucket), CommitCache()
     reader = ExtentReader(bucket, recent=recent)
     assert reader.read(wanted[0]) == BATCH

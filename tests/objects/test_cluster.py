@@ -1,6 +1,6 @@
 """A standalone Spark cluster over a bucket: a master and three workers that share nothing but the bucket.
 
-Workers and drivers get a SIGKILL in the middle of their work; every record is there once.
+Workers and drivers are killed in the middle of their work, and every record is stored once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATIENCE_S = 400.0
 
 
 class Cluster:
-    """A master, its workers, and drivers."""
+    """A master with its workers and drivers."""
 
     def __init__(self, scratch: Path, undo: ExitStack) -> None:
         self._scratch, self._undo = scratch, undo
@@ -50,7 +50,7 @@ class Cluster:
         return begin(self._undo, self._scratch, f"{name}-{self._started}", address, *command)
 
     def add_worker(self) -> Any:
-        """One with a session, at an address of its own."""
+        """Start a worker with its own process group and address."""
         address = f"127.0.0.{self._started + 2}"
         place = ["--host", address, "--webui-port", "0", "--cores", "1", "--memory", "1g"]
         place += ["--work-dir", str(self._scratch / f"work-{self._started}"), self.url]
@@ -59,13 +59,13 @@ class Cluster:
         return made
 
     def drive(self, store: ObjectStore, what: str) -> tuple[Any, Path]:
-        """A driver; and where it writes to."""
+        """Start a driver, and return it with its output file."""
         command = [sys.executable, "-m", "tests.objects.clustered", self.url, store.path, str(self._scratch), what]
         return self._begin(f"driver-{what}", "127.0.0.1", *command)
 
 
 def kill(process: Any) -> None:
-    """A process and all that it has started, at once."""
+    """Kill a process with all its children."""
     for each in faults.processes_of(process.pid):
         os.kill(each, signal.SIGKILL)
     process.wait()
@@ -73,7 +73,7 @@ def kill(process: Any) -> None:
 
 @pytest.fixture(scope="module")
 def store(seaweedfs: servers.Server) -> Iterator[ObjectStore]:
-    """A replicated bucket, and its credentials in the environment of everything that is started."""
+    """Return a replicated bucket, with its credentials in the environment of all started processes."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in seaweedfs.variables.items():
             patch.setenv(name, value)
@@ -111,7 +111,7 @@ def count(store: ObjectStore, name: str) -> int:
     return sum(topic.partition(number).visible_offset for number in range(topic.partitions))
 
 
-def test_batches_are_exact_though_an_executor_dies(cluster: Cluster, store: ObjectStore) -> None:
+def test_batches_are_exact_after_the_death_of_an_executor(cluster: Cluster, store: ObjectStore) -> None:
     driver, said = cluster.drive(store, "batch")
     assert driver.wait(PATIENCE_S) == 0, said.read_text()[-6000:]
     found = json.loads([line for line in said.read_text().splitlines() if line.startswith("[")][-1])
@@ -119,7 +119,7 @@ def test_batches_are_exact_though_an_executor_dies(cluster: Cluster, store: Obje
     assert values(store, "dying") == list(range(ROWS))
 
 
-def test_a_stream_is_exact_though_a_worker_and_the_driver_are_killed(cluster: Cluster, store: ObjectStore) -> None:
+def test_a_stream_is_exact_after_kills_of_a_worker_and_the_driver(cluster: Cluster, store: ObjectStore) -> None:
     driver, said = cluster.drive(store, "stream")
     wait_until(lambda: count(store, "copies") > 0, said)
     kill(cluster.workers.pop())

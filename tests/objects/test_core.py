@@ -1,4 +1,4 @@
-"""How fresh what a process sees is, and how many requests its calls cost."""
+"""Calls see a fresh state and cost few requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUND_TRIP_S = 0.1
 
 
 class SlowBucket(SimulatedBucket):
-    """Every request takes a while, and is counted."""
+    """A bucket that delays and counts requests."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -103,7 +103,7 @@ def test_a_commit_of_a_consumer_costs_one_create(world: World) -> None:
             bucket.counts.clear()
             consumer.commit()
             assert bucket.counts["create"] == 1
-            assert bucket.counts["get"] <= 1  # whether it is still a member is looked at once a second anyway
+            assert bucket.counts["get"] <= 1  # the membership is checked once a second anyway
 
 
 def test_an_append_sees_partitions_that_another_process_has_added(world: World) -> None:
@@ -117,7 +117,7 @@ def test_an_append_sees_partitions_that_another_process_has_added(world: World) 
     assert set(topic.append_many([(b"v", b"%d" % number) for number in range(50)])) == {0, 1, 2}
 
 
-def test_a_state_is_as_old_as_the_request_that_has_shown_it_and_not_as_its_answer(world: World) -> None:
+def test_the_age_of_a_state_counts_from_its_request_and_not_from_the_answer(world: World) -> None:
     (writer, _), (reader, bucket) = opened(world), opened(world)
     topic = writer.create_topic("t")
     seen = reader.topic("t").partition(0)
@@ -137,10 +137,10 @@ def test_a_state_is_as_old_as_the_request_that_has_shown_it_and_not_as_its_answe
     assert seen.visible_offset == 1  # acknowledged three seconds before this call
 
 
-def test_a_slow_bucket_is_not_asked_again_by_every_look_of_one_call(world: World) -> None:
+def test_one_call_does_not_poll_a_slow_bucket_repeatedly(world: World) -> None:
     store, bucket = opened(world)
     store.create_topic("t").append_many([b"x"] * 3)
-    for _ in range(4):  # so that it is known how slow it is
+    for _ in range(4):  # so that its slowness is known
         world.now_s += 1
         assert store.topic("t").partition(0).visible_offset == 3
     world.now_s += 1

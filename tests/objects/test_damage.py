@@ -1,5 +1,6 @@
-"""Objects that are damaged, replaced or lost in the bucket while this machine has a good copy: everything that reports,
-copies or deletes because of what the bucket holds finds out. Readers may use the copy: it is what was committed."""
+"""Objects that are damaged, replaced or lost in the bucket while this machine has a good copy. Every operation that
+reports, copies or deletes because of the content of the bucket detects that. Readers may use the copy, because it has
+the committed records."""
 
 from __future__ import annotations
 
@@ -19,19 +20,19 @@ from .histories import copied, give_cache, opened, values
 
 
 def flip(file: Path) -> None:
-    """One bit of a record."""
+    """Flip one bit of a record."""
     data = bytearray(file.read_bytes())
     data[-20] ^= 1
     file.write_bytes(data)
 
 
 def cut(file: Path) -> None:
-    """The end is gone."""
+    """Cut off the end."""
     file.write_bytes(file.read_bytes()[:-1])
 
 
 def replace(file: Path) -> None:
-    """Other batches, with right checksums, of the same size."""
+    """Store other batches of the same size, with valid checksums."""
     data = file.read_bytes()
     at = data.index(BATCH[16:])
     file.write_bytes(data[: at - 16] + OTHER + data[at - 16 + len(OTHER) :])
@@ -87,17 +88,17 @@ def warmed(request: pytest.FixtureRequest, tmp_path: Path):  # type: ignore[no-u
 
 @pytest.mark.alternating
 @EVERY_DAMAGE
-def test_verification_finds_damage_of_which_the_cache_has_a_good_copy(warmed: Warmed, damage: Damage) -> None:
+def test_verification_finds_damage_despite_a_good_copy_in_the_cache(warmed: Warmed, damage: Damage) -> None:
     assert warmed.partition.verify().ok
     damage(warmed.object)
     report = warmed.partition.verify()
     assert [problem.path for problem in report.problems] == [f"file://{warmed.object}"]
-    assert warmed._read() == warmed.before  # a reader needs no more than a good copy
+    assert warmed._read() == warmed.before  # a good copy is enough for a reader
 
 
 @pytest.mark.alternating
 @EVERY_DAMAGE
-def test_a_read_without_caches_returns_what_was_committed_or_raises(warmed: Warmed, damage: Damage) -> None:
+def test_a_read_without_caches_returns_committed_records_or_raises(warmed: Warmed, damage: Damage) -> None:
     assert [record.value for record in warmed.partition._uncached().scan()] == warmed.before
     damage(warmed.object)
     with pytest.raises((CorruptBatch, StorageError)):
@@ -108,7 +109,7 @@ def test_a_read_without_caches_returns_what_was_committed_or_raises(warmed: Warm
 
 @pytest.mark.alternating
 @EVERY_DAMAGE
-def test_a_restore_finds_damage_of_which_the_cache_has_a_good_copy(
+def test_a_restore_finds_damage_despite_a_good_copy_in_the_cache(
     warmed: Warmed, damage: Damage, tmp_path: Path
 ) -> None:
     damage(warmed.object)
@@ -118,10 +119,8 @@ def test_a_restore_finds_damage_of_which_the_cache_has_a_good_copy(
 
 @EVERY_DAMAGE
 @pytest.mark.parametrize("warmed", ["staged", "segments"], indirect=True)
-def test_consolidation_leaves_what_is_damaged_although_the_cache_has_a_good_copy(
-    warmed: Warmed, damage: Damage
-) -> None:
-    """It is never written from the cache: a copy on a local disk is no source for the store."""
+def test_consolidation_leaves_damaged_extents_despite_a_good_copy_in_the_cache(warmed: Warmed, damage: Damage) -> None:
+    """Maintenance never writes from the cache: a copy on a local disk is no source for the store."""
     damage(warmed.object)
     place = rewrite.PartitionId("orders", warmed.store.topic("orders").id, 0)
     extents = tuple(warmed.partition._extents(0, 9))
@@ -132,16 +131,16 @@ def test_consolidation_leaves_what_is_damaged_although_the_cache_has_a_good_copy
 
 @pytest.mark.alternating
 @EVERY_DAMAGE
-def test_a_new_process_finds_damage_or_reads_what_was_committed(warmed: Warmed, damage: Damage, tmp_path: Path) -> None:
-    """Without the cache there is nothing else to read."""
+def test_a_new_process_finds_damage_or_reads_committed_records(warmed: Warmed, damage: Damage, tmp_path: Path) -> None:
+    """A new process has no cache."""
     damage(warmed.object)
     with pytest.raises((CorruptData, StorageError)), opened(warmed.bucket, mode="r") as store:
         values(store)
 
 
 def test_every_flipped_bit_is_found_or_harmless(tmp_path: Path) -> None:
-    """One bit of each object that has records, anywhere in it: verification and restore find it, or every record is
-    what it was. The cache has good copies of everything, all the time."""
+    """Flip one bit anywhere in each object with records: verification and restore detect it, or all records are
+    unchanged. The cache has good copies of everything."""
     warmed = Warmed(tmp_path, "staged")
     sound = copied(warmed.bucket, tmp_path / "sound")
     found = 0

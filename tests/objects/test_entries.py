@@ -1,5 +1,4 @@
-"""The entries of a state, and checkpoints of them: their digest is that of their content, whatever way they came by it,
-and however they are written."""
+"""The digest of a state depends only on its entries, not on the order of changes or on the form of a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ VALUES: list[Any] = [0, 1.5, None, "", 'a"],\n["b', [], [1, ["é"]], {"b": 1, "a
 
 
 def digest(content: dict[str, Any]) -> str:
-    """The definition."""
+    """Compute the digest by its definition."""
     hashes = (hashlib.sha256(canonical([name, value])).digest() for name, value in content.items())
     return f"{sum(int.from_bytes(each, 'big') for each in hashes) % (1 << 256):064x}"
 
@@ -58,8 +57,8 @@ def test_the_digest_follows_every_change(seed: int) -> None:
     assert len(entries) == len(wanted)
 
 
-def test_what_has_no_text_is_refused_at_once() -> None:
-    """Later it would be an exception that every process meets."""
+def test_a_value_that_json_cannot_express_is_refused_at_once() -> None:
+    """Later every process would raise the exception when it computes the digest."""
     entries = Entries([("floor", 1)])
     for wrong in (float("nan"), object()):
         with pytest.raises((ValueError, TypeError)):
@@ -91,12 +90,12 @@ def bucket(request: pytest.FixtureRequest) -> Bucket:
     return Bucket(f"memory://{request.node.name}")
 
 
-#: A state may have any names; those that a checkpoint may have are known.
+#: Kinds of entries that a checkpoint may have; a state may have any.
 CONTENT = {name: value for name, value in zip(NAMES, VALUES, strict=True) if not name.startswith("extent/")}
 CONTENT["extent/a/0/00000000000000000005"] = ["commits/0", 1, 2, 7, -1, "5a"]
 
 
-def test_a_checkpoint_is_what_was_stored(bucket: Bucket) -> None:
+def test_a_loaded_checkpoint_equals_the_stored_state(bucket: Bucket) -> None:
     for content in ({}, CONTENT):
         state = State(Entries(content.items()), 7)
         assert checkpoints.stored(bucket, state)
@@ -107,7 +106,7 @@ def test_a_checkpoint_is_what_was_stored(bucket: Bucket) -> None:
     assert [each.base_offset for each in loaded.extents("a", 0, 0)] == [5]
 
 
-def test_a_checkpoint_is_json_that_earlier_programs_read_too_and_theirs_is_read(bucket: Bucket) -> None:
+def test_checkpoints_are_plain_json_with_or_without_lines(bucket: Bucket) -> None:
     checkpoints.stored(bucket, State(Entries(CONTENT.items()), 7))
     [found] = checkpoints.listed(bucket)
     data = bucket.get(found.key)
@@ -121,7 +120,7 @@ def test_a_checkpoint_is_json_that_earlier_programs_read_too_and_theirs_is_read(
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_a_checkpoint_that_is_not_what_its_name_says_is_not_used(bucket: Bucket, old: bool) -> None:
+def test_a_checkpoint_that_contradicts_its_name_is_not_used(bucket: Bucket, old: bool) -> None:
     checkpoints.stored(bucket, State(Entries(CONTENT.items()), 7))
     [found] = checkpoints.listed(bucket)
     data = bucket.get(found.key)

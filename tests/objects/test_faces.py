@@ -71,7 +71,7 @@ def _wait(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 # --- writing and reading
 
 
-def test_records_have_positions_and_are_found_there(store: Any) -> None:
+def test_records_are_read_at_the_positions_returned_by_append(store: Any) -> None:
     topic = store.create_topic("orders", partitions=3)
     at = topic.append(b"one", key=b"a", headers=[("h", b"1")], timestamp=1000)
     assert topic.append(b"two", partition=2).partition == 2
@@ -84,7 +84,7 @@ def test_records_have_positions_and_are_found_there(store: Any) -> None:
         topic.partition(3)
 
 
-def test_many_records_go_by_their_keys(store: Any) -> None:
+def test_records_with_one_key_are_in_one_partition(store: Any) -> None:
     topic = store.create_topic("orders", partitions=4)
     placed = topic.append_many([(b"v%d" % n, b"k%d" % n) for n in range(100)])
     assert sum(map(len, placed.values())) == 100
@@ -97,7 +97,7 @@ def test_many_records_go_by_their_keys(store: Any) -> None:
     assert any(record.key == b"k7" for record in topic.partition(again.partition))
 
 
-def test_an_expected_offset_is_kept_or_nothing_is_stored(store: Any) -> None:
+def test_an_append_at_another_than_the_expected_offset_stores_nothing(store: Any) -> None:
     topic = store.create_topic("orders", partitions=2)
     assert topic.append(b"a", partition=0, expect_offset=0).offset == 0
     with pytest.raises(OffsetMismatch):
@@ -129,7 +129,7 @@ def test_a_partition_is_a_sequence(store: Any) -> None:
     assert [record.value for record in log.scan(8, 100)] == [b"8", b"9"]
 
 
-def test_times_find_records(store: Any) -> None:
+def test_offset_at_finds_records_by_time(store: Any) -> None:
     topic = store.create_topic("orders", partitions=2)
     for number, stamp in enumerate([1000, 3000, 2000, 5000]):
         topic.append(b"%d" % number, timestamp=stamp, partition=0)
@@ -145,7 +145,7 @@ def test_times_find_records(store: Any) -> None:
     assert (log.lowest_offset, log.next_offset) == (2, 4)
 
 
-def test_a_writer_collects_records_and_places_them(store: Any) -> None:
+def test_a_writer_batches_records_and_appends_them(store: Any) -> None:
     topic = store.create_topic("orders", partitions=2)
     with topic.writer() as writer:
         for number in range(1000):
@@ -161,14 +161,14 @@ def test_a_writer_collects_records_and_places_them(store: Any) -> None:
     assert b"packed" in values
 
 
-def test_a_compacted_topic_wants_keys(store: Any) -> None:
+def test_a_compacted_topic_refuses_records_without_keys(store: Any) -> None:
     topic = store.create_topic("state", cleanup_policy="compact")
     with pytest.raises(InvalidRecord):
         topic.append(b"no key")
     assert topic.append(b"v", key=b"k").offset == 0
 
 
-def test_streams_become_records(store: Any) -> None:
+def test_a_stream_is_appended_as_one_record(store: Any) -> None:
     topic = store.create_topic("files")
     assert topic.append_stream([b"ab", b"cd"], key=b"k") == (0, 0)
     assert topic.partition(0)[0].value == b"abcd"
@@ -184,7 +184,7 @@ def test_streams_become_records(store: Any) -> None:
     assert len(topic.partition(0)) == 1
 
 
-def test_a_follower_gets_what_comes_later(place: str) -> None:
+def test_a_follower_gets_later_records(place: str) -> None:
     with sawlog.open(place, maintenance_interval_s=None) as writer, sawlog.open(place, "r") as reader:
         log = writer.create_topic("orders").partition(0)
         log.append(b"first")
@@ -194,7 +194,7 @@ def test_a_follower_gets_what_comes_later(place: str) -> None:
         assert next(found).value == b"second"
 
 
-def test_a_transaction_and_the_registry_are_there(store: Any) -> None:
+def test_transactions_and_the_registry_work(store: Any) -> None:
     store.create_topic("orders")
     with store.transaction() as transaction:
         transaction.append("orders", b"a")
@@ -230,7 +230,7 @@ def test_typed_views_work(store: Any) -> None:
 # --- tables
 
 
-def test_a_topic_is_a_table(store: Any) -> None:
+def test_a_topic_can_be_queried_as_a_table(store: Any) -> None:
     topic = store.create_topic("orders", partitions=2, sawlog_schema="amount BIGINT, who STRING")
     for number in range(50):
         topic.append(b'{"amount": %d, "who": "w%d"}' % (number, number % 3), key=b"%d" % number, timestamp=number + 1)
@@ -250,7 +250,7 @@ def test_a_topic_is_a_table(store: Any) -> None:
 
 
 @pytest.mark.slow  # importing them takes seconds
-def test_a_topic_is_a_frame(store: Any) -> None:
+def test_a_topic_can_be_read_as_a_data_frame(store: Any) -> None:
     topic = store.create_topic("orders", partitions=2)
     topic.append_many([(b"%d" % number, b"%d" % number) for number in range(50)])
     assert len(topic.to_pandas()) == 50
@@ -260,7 +260,7 @@ def test_a_topic_is_a_frame(store: Any) -> None:
 # --- descriptions
 
 
-def test_what_there_is_is_described_and_shown(store: Any) -> None:
+def test_descriptions_and_reprs_show_topics_and_partitions(store: Any) -> None:
     topic = store.create_topic("orders", partitions=2, retention_ms=1000)
     topic.append_many([b"a", b"b"], partition=1)
     about = topic.describe()
@@ -279,7 +279,7 @@ def test_what_there_is_is_described_and_shown(store: Any) -> None:
 
 
 class _Counting:
-    """Counts the requests of a bucket."""
+    """A bucket that counts its requests."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -294,10 +294,10 @@ class _Counting:
         return counted
 
 
-def test_showing_something_sends_no_request(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repr_sends_no_request(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = objects.create_topic("orders")
     log = topic.partition(0)
-    time.sleep(0.1)  # what is known is old by now
+    time.sleep(0.1)  # the known state is old by now
     counting = _Counting(monkeypatch)
     assert repr(objects).startswith("<ObjectStore memory://")
     assert repr(topic).startswith("<ObjectTopic orders: 1 partition")
@@ -305,7 +305,7 @@ def test_showing_something_sends_no_request(objects: ObjectStore, monkeypatch: p
     assert counting.count == 0
 
 
-def test_redriving_needs_a_directory(objects: ObjectStore) -> None:
+def test_redriving_requires_a_directory(objects: ObjectStore) -> None:
     objects.create_topic("orders")
     for attempt in (
         lambda: sawlog.redrive(objects, "orders"),  # type: ignore[arg-type]
@@ -327,7 +327,7 @@ def test_a_topic_takes_the_name_of_another(store: Any) -> None:
     assert (store.topics(), replaced.name, replaced.id, replaced.partitions) == (["orders"], "orders", new.id, 3)
     assert [record.value for record in store.topic("orders").scan()] == [b"new"]
     replaced.append(b"more", partition=2)
-    with store.consumer("billing", ["orders"]) as consumer:  # what it has committed is of another topic
+    with store.consumer("billing", ["orders"]) as consumer:  # its commits belong to another topic
         assert [record.value for record in consumer.drain()] == [b"new", b"more"]
     with pytest.raises(TopicNotFound):
         store.replace_topic("orders", "next")
@@ -353,8 +353,8 @@ def test_a_topic_that_was_written_to_since_is_not_replaced(objects: ObjectStore)
         old.append(b"three", partition=1)
 
 
-def test_what_a_replaced_topic_had_is_forgotten(objects: ObjectStore) -> None:
-    """And nothing of the one that has its name now."""
+def test_replacing_a_topic_drops_its_entries(objects: ObjectStore) -> None:
+    """Entries of the topic that has its name now are kept."""
     old, new = objects.create_topic("orders"), objects.create_topic("next")
     old.append(b"old")
     new.append(b"new")
@@ -394,7 +394,7 @@ def test_a_group_continues_at_its_committed_offsets(place: str) -> None:
         assert store.groups.list() == []
 
 
-def test_members_share_partitions_and_pass_them_on(place: str) -> None:
+def test_members_divide_partitions_and_rebalance(place: str) -> None:
     with (
         sawlog.open(place, maintenance_interval_s=None) as store,
         sawlog.open(place, maintenance_interval_s=None) as other,
@@ -418,7 +418,7 @@ def test_members_share_partitions_and_pass_them_on(place: str) -> None:
         first.close()
 
 
-def test_a_group_begins_at_the_end_if_it_says_so(store: Any) -> None:
+def test_a_group_with_start_latest_begins_at_the_end(store: Any) -> None:
     topic = store.create_topic("orders", partitions=2)
     topic.append_many([b"old"], partition=0)
     with store.consumer("late", ["orders"], start="latest") as consumer:
@@ -434,7 +434,7 @@ def test_a_group_begins_at_the_end_if_it_says_so(store: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_consumer_goes_on_in_a_topic_that_was_recreated_or_has_more_partitions(place: str) -> None:
+def test_a_consumer_continues_in_a_recreated_or_enlarged_topic(place: str) -> None:
     with (
         sawlog.open(place, maintenance_interval_s=None) as store,
         sawlog.open(place, maintenance_interval_s=None) as other,
@@ -471,7 +471,7 @@ def test_paused_partitions_are_not_read(store: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_member_that_works_keeps_its_partitions_for_longer_than_its_session_timeout(objects: ObjectStore) -> None:
+def test_a_busy_member_keeps_its_partitions_beyond_its_session_timeout(objects: ObjectStore) -> None:
     objects.create_topic("orders")
     with (
         ObjectStore.open(objects.path, maintenance_interval_s=None) as other,
@@ -486,12 +486,12 @@ def test_a_member_that_works_keeps_its_partitions_for_longer_than_its_session_ti
         assert (len(worker.assignment), len(waiting.assignment)) == (1, 0)
 
 
-def test_a_member_that_is_silent_loses_its_partitions_and_cannot_commit(objects: ObjectStore) -> None:
+def test_a_silent_member_loses_its_partitions_and_cannot_commit(objects: ObjectStore) -> None:
     objects.create_topic("orders").append_many([b"a", b"b"])
     with ObjectStore.open(objects.path, maintenance_interval_s=None) as other:
         stuck = objects.consumer("g", ["orders"], session_timeout_ms=300)
         assert len(stuck.poll(5.0)) == 2
-        stuck._membership._asked._began_s -= 1000  # type: ignore[union-attr] # nobody has asked for records for long
+        stuck._membership._asked._began_s -= 1000  # type: ignore[union-attr] # no poll for a long time
         taker = other.consumer("g", ["orders"], session_timeout_ms=300)
         found: list[Any] = []
         _wait(lambda: bool(found.extend(taker.poll(0.05)) or found))
@@ -517,7 +517,7 @@ with sawlog.open(sys.argv[1]) as store:
 """
 
 
-def test_another_process_takes_over_from_one_that_was_killed(tmp_path: Path) -> None:
+def test_another_process_takes_over_from_a_killed_one(tmp_path: Path) -> None:
     place = f"file://{tmp_path}/store"
     with sawlog.open(place, maintenance_interval_s=None) as store:
         store.create_topic("orders").append_many([b"%d" % number for number in range(2)])
@@ -533,7 +533,7 @@ def test_another_process_takes_over_from_one_that_was_killed(tmp_path: Path) -> 
                 assert [record.value for record in found] == [b"new"]
 
 
-def test_a_member_that_died_does_not_keep_a_group_from_being_deleted(objects: ObjectStore) -> None:
+def test_a_group_with_a_dead_member_can_be_deleted(objects: ObjectStore) -> None:
     objects.create_topic("orders").append(b"a")
     with ObjectStore.open(objects.path, maintenance_interval_s=None) as other:
         dead = other.consumer("g", ["orders"], session_timeout_ms=500)
@@ -556,7 +556,9 @@ def test_a_member_that_died_does_not_keep_a_group_from_being_deleted(objects: Ob
 
 
 @pytest.mark.slow  # a commit is tried for seconds
-def test_a_consumer_goes_on_when_the_bucket_is_back(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_continues_once_the_bucket_answers_again(
+    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unanswered(*_: Any, **__: Any) -> None:
         raise Unanswered(errno.EIO, "no answer")
 
@@ -580,7 +582,7 @@ def test_a_consumer_goes_on_when_the_bucket_is_back(objects: ObjectStore, monkey
     assert committed == {("orders", 0): 1, ("orders", 1): 1}
 
 
-def test_an_idle_consumer_asks_about_once_a_second(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_consumer_polls_about_once_a_second(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     objects.create_topic("orders", partitions=4)
     with objects.consumer("g", ["orders"]) as consumer:
         _wait(lambda: objects._session._calm_s >= 0.8 or consumer.poll(0.1) != [])
@@ -589,7 +591,7 @@ def test_an_idle_consumer_asks_about_once_a_second(objects: ObjectStore, monkeyp
         assert counting.count <= 3
 
 
-# --- what is there under the same name
+# --- names
 
 #: Maintenance of one log in files. On object storage `topic.maintain()` does it for a whole topic.
 FILES_ONLY = {
@@ -606,8 +608,8 @@ FILES_ONLY = {
     [(sawlog.Store, ObjectStore), (sawlog.Topic, ObjectTopic), (sawlog.Log, ObjectPartition)],
     ids=["store", "topic", "partition"],
 )
-def test_what_the_guide_calls_exists_here_too(ours: type, theirs: type) -> None:
-    """Whatever a document calls on a store, a topic or a log works on object storage, except what is about files."""
+def test_every_method_in_the_guide_exists_on_object_storage(ours: type, theirs: type) -> None:
+    """Every method in the documents exists on object storage, unless it is about files."""
     text = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
     called = set(re.findall(r"\b(?:store|topic|log|orders|partition)\.(\w+)\(", text))
     missing = {name for name in called if hasattr(ours, name) and not hasattr(theirs, name)}
@@ -645,11 +647,11 @@ def test_tasks_append_records_and_streams(store: Any) -> None:
     assert {partition.read(offset).value for offset in offsets[:10]} == {b"%d" % n for n in range(10)}
 
 
-# --- wrong input, and what is missing
+# --- invalid input and missing objects
 
 
 @pytest.mark.parametrize("given", ["a", 1.5, True, [1], b"1"])
-def test_an_expected_offset_that_is_none_is_refused_before_anything_is_stored(objects: ObjectStore, given: Any) -> None:
+def test_an_invalid_expected_offset_is_refused_before_anything_is_stored(objects: ObjectStore, given: Any) -> None:
     partition = objects.create_topic("orders").partition(0)
     before = objects._session.known()
     with pytest.raises(InvalidRecordType, match="expect_offset"):
@@ -672,7 +674,7 @@ def test_trimming_beyond_the_end_drops_nothing(store: Any) -> None:
     [{"endpoint": "nonsense"}, {"timeout": 30}, ["a"], "region=x", {1: "x"}],
     ids=["no scheme", "a number", "a list", "a text", "no name"],
 )
-def test_options_that_make_no_sense_are_refused_in_our_words(options: Any) -> None:
+def test_invalid_options_raise_errors_of_sawlog(options: Any) -> None:
     with pytest.raises(InvalidConfig):
         ObjectStore.open("s3://bucket/store", options=options)
 
@@ -684,7 +686,7 @@ def test_an_endpoint_in_the_environment_is_checked_as_well(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("missing", [1, 3])
-def test_a_commit_that_is_missing_before_others_is_damage_and_not_the_end(tmp_path: Path, missing: int) -> None:
+def test_a_missing_commit_before_others_is_damage_and_not_the_end(tmp_path: Path, missing: int) -> None:
     place = f"file://{tmp_path}/bucket"
     with sawlog.open(place, maintenance_interval_s=None) as store:
         partition = store.create_topic("orders").partition(0)
@@ -702,7 +704,7 @@ def test_a_commit_that_is_missing_before_others_is_damage_and_not_the_end(tmp_pa
 
 
 @pytest.mark.parametrize("what", ["consumer", "queue"])
-def test_a_program_that_closes_nothing_ends(tmp_path: Path, what: str) -> None:
+def test_a_program_that_closes_nothing_exits(tmp_path: Path, what: str) -> None:
     program = """
 import sys, sawlog
 store = sawlog.open(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Writers of one bucket give way: nobody who commits all the time keeps others out, however slow the bucket is."""
+"""Writers of one bucket give way: continuous commits of one do not starve the others, however slow the bucket is."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sawlog.store.objects.journal.journal import Journal
 
 from .simulated import SimulatedBucket, SimulatedClocks, World
 
-#: How many commits the others may make while somebody waits for one of its own.
+#: Maximum number of commits of others while a writer waits for its own.
 _MOST = 500
 
 
 class SlowBucket(SimulatedBucket):
-    """Every request takes as long on its way there as its answer does on its way back."""
+    """A bucket whose delay is half before a request and half before its answer."""
 
     def __init__(self, world: World, latency_s: float) -> None:
         super().__init__(world)
@@ -36,7 +36,7 @@ class SlowBucket(SimulatedBucket):
         return found
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """See `Bucket`. All at the same time."""
+        """See `Bucket`. All requests at the same time."""
         self._world.sleep(self._way_s)
         found = [SimulatedBucket.get(self, key) for key in keys]
         self._world.sleep(self._way_s)
@@ -46,7 +46,7 @@ class SlowBucket(SimulatedBucket):
 @pytest.mark.alternating
 @pytest.mark.parametrize("latency_s", [0.05, 0.5, 5.0])
 @pytest.mark.parametrize("others", [1, 2])
-def test_whoever_commits_all_the_time_keeps_nobody_out(latency_s: float, others: int) -> None:
+def test_a_writer_that_commits_continuously_does_not_starve_others(latency_s: float, others: int) -> None:
     world = World(seed=7)
     done: list[int] = []
 

@@ -1,5 +1,7 @@
-"""A bucket that was copied or rolled back has the keys of another history, with other records. Whatever is left of that
-history on this machine or in this process, nobody reads it for the present one."""
+"""A bucket that was copied or rolled back has the keys of another history, with other records.
+
+Remains of that history on this machine or in this process are never read as records of the present one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from .histories import copied, give_cache, opened, values, write
 
 
 class Histories:
-    """A store, a copy of it, and what was written to each since; the cache has all of the first one."""
+    """A store and a copy of it, with different later records. The cache has all of the first one."""
 
     def __init__(self, path: Path) -> None:
         self.cache, self.first, self.second = path / "cache", path / "first", path / "second"
@@ -38,7 +40,7 @@ def both(tmp_path: Path) -> Histories:
 
 
 def test_the_histories_differ_in_nothing_but_their_records(both: Histories) -> None:
-    """Else these tests would find nothing."""
+    """Otherwise these tests would find nothing."""
     with opened(both.first) as one, opened(both.second) as other:
         assert one.id == other.id
         here, there = (each.topic("orders").partition(0)._extents(0, 100) for each in (one, other))
@@ -60,8 +62,8 @@ def test_a_copied_bucket_never_serves_the_originals_blocks(both: Histories) -> N
         assert values(store) == both.of_first
 
 
-def test_a_slice_read_by_another_process_is_of_the_history_that_it_was_planned_in(both: Histories) -> None:
-    """As Spark's tasks do it: the reader knows nothing but the slice."""
+def test_a_slice_read_by_another_process_has_the_history_of_its_plan(both: Histories) -> None:
+    """Like a task of Spark: the reader knows only the slice."""
     with opened(both.second) as store:
         slices = store.topic("orders").partition(0)._plan(0, 20)
         topic_id = store.topic("orders").id
@@ -76,8 +78,8 @@ def test_a_slice_read_by_another_process_is_of_the_history_that_it_was_planned_i
         assert found == both.of_second
 
 
-def test_a_slice_that_was_planned_before_a_rollback_is_refused(both: Histories) -> None:
-    """The bucket has intact batches in the same places: they are not the ones that were planned."""
+def test_a_slice_planned_before_a_rollback_is_refused(both: Histories) -> None:
+    """The bucket has intact batches in the same places, but not the planned ones."""
     with opened(both.first) as store:
         [piece] = store.topic("orders").partition(0)._plan(0, 20)
         topic_id = store.topic("orders").id
@@ -88,7 +90,7 @@ def test_a_slice_that_was_planned_before_a_rollback_is_refused(both: Histories) 
             list(reader.read(piece, columns=("value",), batch_rows=100))
 
 
-def test_a_rolled_back_bucket_never_serves_blocks_of_the_records_that_are_gone(both: Histories) -> None:
+def test_a_rolled_back_bucket_never_serves_blocks_of_lost_records(both: Histories) -> None:
     copied(both.second, both.first)
     with opened(both.first, both.cache) as store:
         assert values(store) == both.of_second
@@ -142,8 +144,8 @@ def test_compaction_of_a_copy_writes_the_copys_own_records(both: Histories, monk
         assert values(store) == both.of_second[-3:]
 
 
-def test_a_restore_takes_nothing_that_was_not_committed(both: Histories, tmp_path: Path) -> None:
-    """One commit of another history among the others: intact, and with the same offsets."""
+def test_a_restore_takes_only_committed_records(both: Histories, tmp_path: Path) -> None:
+    """One commit belongs to another history: intact, and with the same offsets."""
     key = "commits/00000000000000000005"
     (both.second / key).write_bytes((both.first / key).read_bytes())
     with pytest.raises(Exception, match="digest"):
@@ -173,7 +175,7 @@ def test_the_cache_keeps_both_histories_apart(tmp_path: Path) -> None:
 
 
 def test_the_cache_is_used_for_reading(both: Histories) -> None:
-    """Else these tests would find nothing."""
+    """Otherwise these tests would find nothing."""
     with opened(both.first) as store:
         store._session.recent._kept.clear()
         cache = give_cache(store, both.cache)

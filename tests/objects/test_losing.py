@@ -1,4 +1,4 @@
-"""A store that is lost under its running processes is noticed, and comes back as far as it can."""
+"""Processes notice the loss of their store, and `repair` restores it as far as possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_loss_of_a_store_is_noticed_and_repaired_in_many_stories(kind: str) 
     assert {seed: wrong for seed in range(4, 80) if (wrong := run(seed, kind))} == {}
 
 
-# One of them quickly: that bugs are found says that the stories are good ones.
+# One of them in the quick tests: finding bugs proves that the stories are good.
 @pytest.mark.parametrize(
     "bug", [bug if not n else pytest.param(bug, marks=pytest.mark.slow) for n, bug in enumerate(LOSS_BUGS)]
 )

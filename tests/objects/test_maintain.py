@@ -1,4 +1,4 @@
-"""Maintenance of a store on object storage: small extents become segments, old records go, keys stay unique."""
+"""Maintenance of a store on object storage: consolidation, retention, compaction and deletion."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def test_small_extents_become_one_segment_with_final_offsets(world: World, store
     (extent,) = extents(store, topic)
     assert extent.key.startswith(f"{SEGMENTS}{topic.id}/0/")
     data = world.objects[extent.key][0]
-    assert data == bytes(before) == bytes(topic.partition(0).fetch(0).raw)  # Kafka's bytes, as they were
+    assert data == bytes(before) == bytes(topic.partition(0).fetch(0).raw)  # the bytes of the batches are unchanged
     rows = rows_of(memoryview(data))
     assert (rows[:, BASE].tolist(), rows[:, LAST].tolist()) == (list(range(0, 40, 2)), list(range(1, 41, 2)))
     assert not store.maintain()
 
 
-def test_what_is_staged_is_consolidated_and_then_removed(world: World, store: ObjectStore) -> None:
+def test_staged_batches_are_consolidated_and_their_objects_removed(world: World, store: ObjectStore) -> None:
     topic = store.create_topic("t")
     with mock.patch("sawlog.store.objects.session.INLINE_BATCH_BYTES", 0):
         for number in range(20):
@@ -96,7 +96,7 @@ def test_what_is_staged_is_consolidated_and_then_removed(world: World, store: Ob
     assert values(opened(world, "r").topic("t")) == [b"%d" % number for number in range(20)]
 
 
-def test_a_run_that_was_changed_meanwhile_is_left_alone(world: World, store: ObjectStore) -> None:
+def test_consolidation_leaves_extents_that_changed_meanwhile(world: World, store: ObjectStore) -> None:
     topic = store.create_topic("t")
     for number in range(20):
         topic.append(b"%d" % number)
@@ -108,7 +108,7 @@ def test_a_run_that_was_changed_meanwhile_is_left_alone(world: World, store: Obj
     assert not objects(world, SEGMENTS)
 
 
-def test_two_maintainers_at_once_do_it_once(world: World, store: ObjectStore) -> None:
+def test_two_concurrent_maintainers_consolidate_once(world: World, store: ObjectStore) -> None:
     topic = store.create_topic("t")
     for number in range(20):
         topic.append(b"%d" % number)
@@ -141,7 +141,7 @@ def test_segments_grow_so_that_few_remain(world: World, store: ObjectStore) -> N
     assert values(topic) == [b"%03d" % number for number in range(400)]
 
 
-def test_what_a_partition_has_in_a_large_object_stays_there() -> None:
+def test_batches_in_a_large_object_are_not_copied() -> None:
     def extent(base: int, key: str, size: int) -> Extent:
         return Extent(base, base + 1, key, 0, size, 0, "")
 
@@ -176,7 +176,7 @@ def test_damaged_batches_are_not_consolidated(
     assert len(extents(store, topic)) == 20
 
 
-def test_a_reader_goes_on_when_what_it_reads_is_consolidated_and_removed(world: World, store: ObjectStore) -> None:
+def test_a_reader_continues_after_its_extents_were_consolidated_and_removed(world: World, store: ObjectStore) -> None:
     topic = store.create_topic("t")
     for number in range(20):
         topic.append(b"%d" % number + bytes(5000))
@@ -185,7 +185,7 @@ def test_a_reader_goes_on_when_what_it_reads_is_consolidated_and_removed(world: 
         assert slow.visible_offset == 20
         store.maintain()
         collect_for_long(world, store)
-        with mock.patch("sawlog.store.objects.session.LOOK_S", 1e9):  # as if it had looked a moment ago
+        with mock.patch("sawlog.store.objects.session.LOOK_S", 1e9):  # as if the state was read a moment ago
             assert len(list(slow.scan())) == 20
     world.objects.pop(objects(world, SEGMENTS)[0])
     with pytest.raises(StorageError):
@@ -207,7 +207,7 @@ def test_expired_records_are_dropped(store: ObjectStore) -> None:
     assert values(topic) == [b"new", b"old, but not in front"]
 
 
-def test_what_is_above_the_size_is_dropped_but_never_the_last(store: ObjectStore) -> None:
+def test_retention_by_size_drops_the_oldest_extents_but_never_the_last(store: ObjectStore) -> None:
     topic = store.create_topic("t", retention_bytes=250)
     for number in range(5):
         topic.append(b"%d" % number + bytes(50))
@@ -240,7 +240,7 @@ def test_the_objects_of_a_deleted_topic_are_removed(world: World, store: ObjectS
 
 
 def compacted(store: ObjectStore, topic: ObjectTopic) -> None:
-    """Consolidate what there is, and compact it."""
+    """Consolidate all extents and compact them."""
     with mock.patch.object(rewrite, "_LEAST_EXTENTS", 1):
         store.maintain()
 
@@ -257,11 +257,11 @@ def test_the_last_record_of_each_key_is_kept_at_its_offset(store: ObjectStore) -
     ]
     assert topic.append(b"next", key=b"k0") == (0, 30)
     rows = rows_of(memoryview(bytearray(topic.partition(0).fetch(0).raw)))
-    assert rows[1:, BASE].tolist() == (rows[:-1, LAST] + 1).tolist()  # every offset is covered
+    assert rows[1:, BASE].tolist() == (rows[:-1, LAST] + 1).tolist()  # batches cover every offset
     assert not [report for report in store.maintain() if report.compaction]
 
 
-def test_compaction_goes_on_where_another_process_has_ended(world: World, store: ObjectStore) -> None:
+def test_compaction_continues_after_the_last_round_of_another_process(world: World, store: ObjectStore) -> None:
     topic = store.create_topic("t", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     for number in range(40):
         topic.append(b"%d" % number, key=b"k%d" % (number % 4))
@@ -271,7 +271,7 @@ def test_compaction_goes_on_where_another_process_has_ended(world: World, store:
     assert values(topic) == [b"36", b"37", b"38", b"39"]
 
 
-def test_tombstones_go_after_their_time(store: ObjectStore) -> None:
+def test_tombstones_are_dropped_after_their_retention(store: ObjectStore) -> None:
     topic = store.create_topic("t", cleanup_policy="compact", delete_retention_ms=1000)
     topic.append_many([(b"a", b"k1"), (b"b", b"k2"), (None, b"k1")])
     with mock.patch("sawlog.store.objects.maintenance.rewrite.now_ms", return_value=10_000):
@@ -303,19 +303,19 @@ def test_more_keys_than_the_table_holds_take_several_rounds(store: ObjectStore) 
 # --- the maintainer
 
 
-def test_maintenance_is_done_in_the_background_of_an_open_store() -> None:
+def test_an_open_store_is_maintained_in_the_background() -> None:
     done = threading.Event()
     run = mock.patch("sawlog.store.objects.maintenance.maintainer.Maintainer.run", side_effect=lambda: [done.set()][:0])
     with run, ObjectStore.open("memory://background", maintenance_interval_s=0.01):
         assert done.wait(60)
 
 
-def test_maintenance_needs_a_store_that_writes(world: World, store: ObjectStore) -> None:
+def test_maintenance_requires_a_writable_store(world: World, store: ObjectStore) -> None:
     with opened(world, "r") as reading, pytest.raises(ReadOnlyLog):
         reading.maintain()
 
 
-def test_a_checkpoint_is_made_if_the_one_who_should_have_did_not(world: World, store: ObjectStore) -> None:
+def test_maintenance_stores_a_missed_checkpoint(world: World, store: ObjectStore) -> None:
     with mock.patch("sawlog.store.objects.session.Committer._checkpoint"):
         for _ in range(PARAMETERS.checkpoint_every + 1):
             store._session.commit([{"do": "forget names", "names": []}])
@@ -325,7 +325,7 @@ def test_a_checkpoint_is_made_if_the_one_who_should_have_did_not(world: World, s
 
 
 def test_an_idle_store_is_left_alone(world: World, store: ObjectStore) -> None:
-    """No commit, and no object but the clock's."""
+    """No commit, and no object except the clock's."""
     topic = store.create_topic("t")
     topic.append_many([encode([b"a"])])
     collect_for_long(world, store)
@@ -341,7 +341,7 @@ def test_an_idle_store_is_left_alone(world: World, store: ObjectStore) -> None:
 
 
 class StoppingBucket(SimulatedBucket):
-    """Counts requests; at one of them it lets the maintenance of its store be stopped, as closing does."""
+    """A bucket that counts requests, and at one of them stops the maintenance of its store, as closing does."""
 
     requests = 0
     stop_at = 0
@@ -357,7 +357,7 @@ class StoppingBucket(SimulatedBucket):
 
 @pytest.mark.alternating
 @pytest.mark.parametrize("rounds", [0, 1, 2], ids=["consolidation", "compaction", "collection"])
-def test_whoever_closes_a_store_does_not_wait_until_much_is_maintained(world: World, rounds: int) -> None:
+def test_closing_a_store_does_not_wait_for_long_maintenance(world: World, rounds: int) -> None:
     bucket = StoppingBucket(world)
     clocks = SimulatedClocks(world)
     with ObjectStore.open(bucket, parameters=PARAMETERS, maintenance_interval_s=None, clocks=clocks) as store:

@@ -1,4 +1,4 @@
-"""The fold keeps the guarantee of a group: no commit of an earlier owner comes after a later owner has begun."""
+"""The fold guarantees for groups that no commit of an earlier owner follows the start of a later one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sawlog.store.objects.store import ObjectStore
 
 
 class Group:
-    """The actions of members, one commit each."""
+    """Actions of members, one per commit."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.session = store._session
@@ -71,7 +71,7 @@ def test_a_partition_has_one_owner(group: Group) -> None:
     assert group.owners == {("orders", 0): "b", ("orders", 1): "a"}
 
 
-def test_who_takes_a_partition_is_told_what_was_committed_before(group: Group) -> None:
+def test_a_member_that_takes_a_partition_gets_its_committed_offset(group: Group) -> None:
     group.join("a")
     group.take("a", 0)
     group.commit("a", 0, 7)
@@ -96,7 +96,7 @@ def test_only_the_owner_commits(group: Group) -> None:
     assert group.take("b", 1) == [[5, 0]]
 
 
-def test_a_member_is_removed_only_if_it_gave_no_sign_of_life(group: Group) -> None:
+def test_a_member_is_removed_only_without_a_heartbeat(group: Group) -> None:
     group.join("a")
     group.take("a", 0)
     assert group.beat("a") == 1
@@ -147,7 +147,7 @@ def test_workers_and_consumers_do_not_mix(group: Group) -> None:
         group.commit(None, 0, 1, outside=True)
 
 
-def test_what_members_do_is_known_by_its_fields() -> None:
+def test_actions_of_members_reject_unknown_fields() -> None:
     with pytest.raises(UpgradeRequired):
         check_known({"do": "join group", "group": "g", "colour": "red"}, "commits/1")
     check_kinds(["member", "owner", "page", "queue"], "checkpoints/1")

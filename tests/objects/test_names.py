@@ -1,4 +1,4 @@
-"""Names of transactions: one entry each, forgotten when nothing was stored under them for a month."""
+"""A name of transactions has one entry, which is forgotten a month after its last use."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_maintenance_forgets_names_that_were_not_used_for_a_month(
 
 
 def test_a_name_that_is_used_again_meanwhile_is_not_forgotten(store: ObjectStore) -> None:
-    """Another process may commit between finding that a name is old and dropping it."""
+    """Another process may commit between the search for old names and their removal."""
     commit(store, "query", 0)
     store._session.commit([{"do": "forget names", "names": ["query", "unknown"], "before_ms": now_ms() - KEPT_MS}])
     assert names(store) == ["named/query"]

@@ -1,4 +1,4 @@
-"""A store on object storage does what a broker, Spark and the command line need of a store, on every kind of bucket."""
+"""A store on object storage passes the suite for stores on every kind of bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens behind the proxy is decided by its seed; a store behind it loses and doubles nothing."""
+"""Faults of the proxy follow from its seed, and a store behind it loses and duplicates nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_store_behind_a_bad_network_stores_everything_once_and_in_order(moto: 
     assert [(record.offset, record.value) for record in decode(page.raw)] == list(enumerate(values))
 
 
-#: How the bucket answers the look at a commit whose create was refused. A 500 is repeated by obstore once.
+#: Answers of the bucket to the read of a commit after a refused create. obstore repeats a 500 once.
 _LOOKS = {
     "denied": [Fault.DENIED],
     "denied for long": [Fault.DENIED] * 20,
@@ -69,8 +69,8 @@ _LOOKS = {
 
 
 def _stored_by_a_program_that_repeats(server: Server, look: list[Fault]) -> list[bytes]:
-    """What is stored after an append whose create was applied and answered with 500, so that obstore's own retry was
-    refused. The caller repeats the append after an error, unless that says that the record may be stored."""
+    """Return the stored records after an append whose create was applied and answered with 500, so that obstore's
+    own retry was refused. The caller repeats the append after an error, unless the error is ambiguous."""
     url = server.new_url()
     with Proxy(server.endpoint) as proxy:
         options = {**server.options, "endpoint": proxy.endpoint, "max_retries": "1"}
@@ -92,7 +92,7 @@ def _stored_by_a_program_that_repeats(server: Server, look: list[Fault]) -> list
         return [record.value or b"" for record in store.topic("orders").scan()]
 
 
-#: Each kind of answer; the others repeat a kind for long, and run with the slow tests.
+#: One case for each kind of answer. The other cases repeat a kind and run with the slow tests.
 _QUICK = ("denied", "failed for long", "flipped", "lost")
 
 

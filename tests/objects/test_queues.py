@@ -29,7 +29,7 @@ def _wait(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def test_what_is_acknowledged_is_not_delivered_again(store: ObjectStore) -> None:
+def test_an_acknowledged_message_is_not_delivered_again(store: ObjectStore) -> None:
     store.create_topic("jobs", 2).append_many([(b"%d" % number, b"%d" % number) for number in range(10)])
     with store.queue("jobs", "workers") as queue:
         taken = queue.receive(4, 5.0)
@@ -67,7 +67,7 @@ def test_workers_that_opened_the_store_themselves_share_the_messages(store: Obje
     assert sorted(done, key=int) == [b"%d" % number for number in range(60)]
 
 
-def test_of_two_exchanges_at_the_same_moment_one_is_lost(store: ObjectStore) -> None:
+def test_of_two_concurrent_exchanges_one_is_rejected(store: ObjectStore) -> None:
     topic = store.create_topic("jobs")
     topic.append(b"a")
     wanted = QueueOptions("jobs", "workers", 30.0, 5, None, "earliest", 10, None)
@@ -83,7 +83,7 @@ def test_of_two_exchanges_at_the_same_moment_one_is_lost(store: ObjectStore) -> 
     assert pages_of(store._session._journal.state, "workers") == {("jobs", 0): {0: b"page"}}
 
 
-def test_a_message_that_is_not_answered_comes_again_and_then_is_dead(store: ObjectStore) -> None:
+def test_an_unacknowledged_message_is_redelivered_and_then_dead(store: ObjectStore) -> None:
     store.create_topic("jobs").append(b"poison")
     with store.queue("jobs", "workers", visibility_s=0.1, max_deliveries=2) as queue:
         assert queue.receive(1, 5.0)[0].deliveries == 1
@@ -95,7 +95,7 @@ def test_a_message_that_is_not_answered_comes_again_and_then_is_dead(store: Obje
     assert [record.value for record in store.topic("jobs-dead").scan()] == [b"poison"]
 
 
-def test_a_group_has_workers_or_consumers(store: ObjectStore) -> None:
+def test_a_group_cannot_mix_workers_and_consumers(store: ObjectStore) -> None:
     store.create_topic("jobs").append(b"a")
     with store.queue("jobs", "workers"):
         with pytest.raises(GroupActive):
@@ -106,7 +106,7 @@ def test_a_group_has_workers_or_consumers(store: ObjectStore) -> None:
         store.queue("jobs", "readers")
 
 
-def test_a_group_that_is_moved_forgets_what_its_queue_knew(store: ObjectStore) -> None:
+def test_seeking_a_group_resets_its_queue(store: ObjectStore) -> None:
     store.create_topic("jobs").append_many([b"a", b"b"])
     with store.queue("jobs", "workers") as queue:
         first, second = queue.receive(2, 5.0)

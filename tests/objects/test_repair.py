@@ -1,4 +1,4 @@
-"""What a store has lost is found, and `repair` returns to the last consistent state."""
+"""`diagnose` finds lost objects of a store, and `repair` returns it to the last consistent state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opened(world: World) -> ObjectStore:
 
 
 def filled(world: World, appends: int) -> None:
-    """A store whose topic has a record for each commit after the first."""
+    """Create a store whose topic has a record for each commit after the first."""
     with opened(world) as store:
         topic = store.create_topic("t")
         for number in range(appends):
@@ -43,20 +43,20 @@ def values(world: World) -> list[int]:
 
 
 def repaired(world: World) -> Diagnosis:
-    """Repair what cannot be opened, or lacks its end; afterwards nothing is wrong."""
+    """Repair a store that cannot be opened or lacks its end, and check that nothing is wrong afterwards."""
     found = diagnose(SimulatedBucket(world))
     before = dict(world.objects)
     assert found.is_repairable
     repair(SimulatedBucket(world), found, _FOLDER)
     moved = {key for key in before if key not in world.objects}
     assert moved == set(found.stray)
-    assert all(world.objects[f"{_FOLDER}/{key}"][0] == before[key][0] for key in moved)  # nothing is thrown away
+    assert all(world.objects[f"{_FOLDER}/{key}"][0] == before[key][0] for key in moved)  # everything is kept
     again = diagnose(SimulatedBucket(world))
     assert not again.is_repairable
     return found
 
 
-def test_nothing_is_wrong_with_a_store_that_lost_nothing(world: World) -> None:
+def test_an_intact_store_has_no_findings(world: World) -> None:
     with pytest.raises(StoreNotFound):
         diagnose(SimulatedBucket(world))
     filled(world, 9)
@@ -88,7 +88,7 @@ def damage(number: int) -> Callable[[World], None]:
 
 
 def rolled_back_under_a_writer(world: World) -> None:
-    """Commits 6 and 7 are gone, and a writer that had folded them has made commit 8."""
+    """Lose commits 6 and 7, and let a writer that has folded them make commit 8."""
     writer = opened(world)
     topic = writer.topic("t")
     topic.append(b"7")
@@ -125,14 +125,14 @@ def test_a_store_that_lost_commits_returns_to_the_state_before_them(
         opened(world).topic("t").append(b"%d" % number)
     assert values(world) == list(range(left + 9))
     store = opened(world)
-    for _ in range(6):  # and what is left of the old history does not keep maintenance from its work
+    for _ in range(6):  # maintenance works despite remains of the old history
         world.now_s += PARAMETERS.grace_s
         store.maintain()
         Collector(store._session, workers=1).run()
     assert values(world) == list(range(left + 9))
 
 
-def test_what_is_known_of_the_records_that_are_lost_is_listed(world: World) -> None:
+def test_lost_records_are_listed_as_far_as_known(world: World) -> None:
     filled(world, 7)
     drop(6)(world)
     found = diagnose(SimulatedBucket(world))
@@ -148,7 +148,7 @@ def test_a_lost_end_that_only_the_collector_or_an_upload_has_recorded_is_found(w
     store = opened(world)
     store.maintain()
     drop(5)(world)
-    assert values(world) == [0, 1, 2, 3]  # nothing that a reader looks at records it
+    assert values(world) == [0, 1, 2, 3]  # no object that a reader uses records it
     assert "at least 1 commit lost" in repaired(world).findings[0].detail
     store = opened(world)
     store._session.upload(b"")
@@ -158,7 +158,7 @@ def test_a_lost_end_that_only_the_collector_or_an_upload_has_recorded_is_found(w
 
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_checkpoint_of_another_history_is_set_aside_and_no_record_is_lost(world: World, beside: bool) -> None:
-    """The last commit was lost, a process of an earlier version went on, and its next commit contradicts the
+    """The last commit was lost, a process of an earlier version continued, and its next commit contradicts the
     checkpoint."""
     filled(world, 7)
     (checkpoint,) = [each for each in listed(SimulatedBucket(world)) if each.number == 8]
@@ -179,7 +179,7 @@ def test_a_checkpoint_of_another_history_is_set_aside_and_no_record_is_lost(worl
 
 
 @pytest.mark.parametrize("damaged", [True, False])
-def test_a_lost_sawlog_json_comes_back_with_its_terms(world: World, damaged: bool) -> None:
+def test_a_lost_sawlog_json_is_restored_with_its_parameters(world: World, damaged: bool) -> None:
     filled(world, 3)
     before = world.objects.pop(STORE)[0]
     if damaged:
@@ -192,7 +192,7 @@ def test_a_lost_sawlog_json_comes_back_with_its_terms(world: World, damaged: boo
     assert values(world) == [0, 1, 2]
 
 
-def test_a_lost_sawlog_json_without_a_copy_gets_default_terms_and_says_so(world: World) -> None:
+def test_a_lost_sawlog_json_without_a_copy_gets_default_parameters_and_a_finding(world: World) -> None:
     filled(world, 3)
     del world.objects[STORE], world.objects[STORE_COPY]
     assert "default parameters" in repaired(world).findings[0].detail
@@ -213,7 +213,7 @@ def test_a_store_without_any_commit_returns_to_its_last_checkpoint(world: World)
     after = diagnose(SimulatedBucket(world))
     assert not after.is_repairable
     assert found.is_missing_objects
-    assert after.is_missing_objects  # batches that were in commits are gone, and stay reported
+    assert after.is_missing_objects  # batches in commits are lost and stay reported
     assert opened(world).topics() == ["t"]
 
 
@@ -232,7 +232,7 @@ def test_a_repair_that_was_interrupted_is_refused_when_opened_and_can_be_repeate
     assert values(world) == [0, 1, 2, 3]
 
 
-def test_a_commit_that_is_lost_behind_a_confirmed_checkpoint_costs_only_the_batches_in_it(world: World) -> None:
+def test_a_lost_commit_behind_a_confirmed_checkpoint_costs_only_its_batches(world: World) -> None:
     filled(world, 9)
     drop(6)(world)
     found = diagnose(SimulatedBucket(world))

@@ -1,4 +1,4 @@
-"""The rules of ADR 25, one by one: what a process does when it was stopped, interrupted, not answered, or lied to."""
+"""The rules of ADR 25: processes that are stopped, interrupted or given no or wrong answers break no guarantee."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _Act = Callable[[Callable[..., Any], tuple[Any, ...]], Any]
 
 
 class Answers:
-    """A bucket whose next requests of one kind do something else first, or instead."""
+    """A bucket whose next requests of one kind run other code first, or instead."""
 
     def __init__(
         self, bucket: Bucket, method: str, *acts: Callable[[Callable[..., Any], tuple[Any, ...]], Any]
@@ -101,7 +101,7 @@ NOTHING = {"do": "forget names", "names": []}
 
 
 def collect_for_long(world: World, store: ObjectStore) -> None:
-    """Commit and collect until the numbers of now are long deleted, unless they have batches."""
+    """Commit and collect until the present numbers are deleted, unless they have batches."""
     collector = Collector(store._session, workers=1)
     for _ in range(12):
         for _ in range(5):
@@ -132,7 +132,7 @@ def test_a_writer_that_sleeps_while_its_number_is_collected_does_not_believe_its
     assert not stray  # and the number that it has created again is free again
 
 
-def test_a_writer_that_sleeps_before_the_answer_finds_what_became_of_its_commit(world: World) -> None:
+def test_a_writer_that_sleeps_before_the_answer_learns_the_outcome_of_its_commit(world: World) -> None:
     sleeper, store = journal(world), opened(world)
     sleeper.commit([[TOPIC]])
 
@@ -144,7 +144,7 @@ def test_a_writer_that_sleeps_before_the_answer_finds_what_became_of_its_commit(
     Answers(sleeper._bucket, "create", sleep)
     assert sleeper.commit([[{"do": "change document", "name": "d", "version": 0, "fields": {}}]])[0] in (
         {"ok": [1]},  # it was there once
-        {"no": ["Expired", mock.ANY]},  # or its outcome was forgotten
+        {"no": ["Expired", mock.ANY]},  # or its outcome is forgotten
     )
     fresh = journal(world)
     fresh.refresh()
@@ -190,7 +190,7 @@ def test_a_clock_that_stood_still_is_outvoted_by_the_other(world: World) -> None
     assert not sleeper._is_believed()
 
 
-def test_to_begin_again_does_not_prove_that_nothing_is_new(world: World) -> None:
+def test_a_restart_does_not_prove_that_there_are_no_new_commits(world: World) -> None:
     session, other = opened(world)._session, journal(world)
     session.poll(0)
     world.now_s += PARAMETERS.belief_s + 1
@@ -206,8 +206,8 @@ def test_to_begin_again_does_not_prove_that_nothing_is_new(world: World) -> None
 
 
 def test_numbers_are_deleted_only_long_after_a_checkpoint_was_confirmed_not_after_it_was_made(world: World) -> None:
-    """A checkpoint may lie unconfirmed for a week. Whoever began just before it was confirmed relies on what is behind
-    it."""
+    """A checkpoint may stay unconfirmed for a week. A process that started just before the confirmation relies on the
+    commits behind it."""
     store = opened(world)
     store.create_topic("t")
     for _ in range(6):
@@ -219,7 +219,7 @@ def test_numbers_are_deleted_only_long_after_a_checkpoint_was_confirmed_not_afte
     collector.run()
     late = journal(world)
     late.refresh()
-    late_at = late.state.number - 2  # as if it had just begun, and had these two to read
+    late_at = late.state.number - 2  # as if it had just started with these two to read
     for _ in range(6):
         store._session.commit([NOTHING])
     store._session.checkpoint()
@@ -249,7 +249,7 @@ def test_a_large_commit_becomes_a_tombstone_when_its_batches_are_consolidated_an
     store.maintain()
     world.now_s += PARAMETERS.readers_s - 1
     collector.run()
-    assert commit_key(first) in world.objects  # somebody may be reading
+    assert commit_key(first) in world.objects  # a reader may be using them
     world.now_s += PARAMETERS.readers_s
     collector.run()
     left = world.objects.get(commit_key(first))
@@ -276,7 +276,7 @@ def test_the_last_two_confirmed_checkpoints_stay_and_so_do_the_commits_since(wor
     assert len(confirmed) == 2
     numbers = sorted(int(key.removeprefix("commits/")) for key in world.objects if key.startswith("commits/"))
     assert numbers == list(range(confirmed[1].number, 40))
-    del world.objects[confirmed[0].key]  # whatever happens to the newest, the one before it does
+    del world.objects[confirmed[0].key]  # if the newest fails, the one before it serves
     assert opened(world)._session.known() == 40
 
 
@@ -314,8 +314,8 @@ def test_after_an_unknown_outcome_the_next_commit_is_safe_wherever_the_first_one
 
 
 def refused_by_own_retry(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """As a client library that repeats requests: the first attempt is applied and answered with 500, the second one is
-    refused by it."""
+    """Act like a client library that repeats requests: the first attempt is applied and answered with 500, and the
+    second one is refused because of it."""
     assert real(*given)
     return real(*given)
 
@@ -335,7 +335,7 @@ def cut(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
 
 
 def of_a_newer_version(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """One flipped bit in the version."""
+    """Flip one bit in the version."""
     return real(*given).replace(b"sawlog commit 2", b"sawlog commit 3", 1)
 
 
@@ -354,7 +354,7 @@ def test_a_create_that_is_refused_by_its_own_repetition_is_acknowledged_once(
 
 
 @pytest.mark.parametrize("answer", [denied, lost, flipped])
-def test_a_refused_create_is_ambiguous_while_nobody_knows_whose_commit_is_there(world: World, answer: Any) -> None:
+def test_a_refused_create_is_ambiguous_until_the_stored_commit_is_identified(world: World, answer: Any) -> None:
     writer = journal(world)
     writer.commit([[TOPIC]])
     Answers(writer._bucket, "create", refused_by_own_retry)
@@ -434,7 +434,7 @@ def test_a_transaction_that_may_be_stored_is_not_stored_again(world: World) -> N
 
 
 @pytest.mark.parametrize("damage", [flipped, cut, of_a_newer_version])
-def test_a_bit_that_flips_on_the_way_to_a_reader_does_not_stop_it(world: World, damage: Any) -> None:
+def test_a_bit_flipped_in_transit_does_not_stop_a_reader(world: World, damage: Any) -> None:
     writer, reader = journal(world), journal(world)
     writer.commit([[TOPIC]])
     Answers(reader._bucket, "get", lambda real, given: real(*given), damage, damage)
@@ -616,7 +616,7 @@ def apply(state: State, nonce: Nonce, *actions: dict[str, Any], known: int | Non
     return state.apply(made, commit_key(state.number), 0)[0]
 
 
-def test_what_was_begun_below_the_floor_and_forgotten_is_called_unknown_not_rejected() -> None:
+def test_a_forgotten_commit_below_the_floor_is_ambiguous_not_rejected() -> None:
     state = State()
     apply(state, Nonce("w", 1), TOPIC)
     apply(state, Nonce("v", 1), {"do": "raise floor", "number": 1})
@@ -624,7 +624,7 @@ def test_what_was_begun_below_the_floor_and_forgotten_is_called_unknown_not_reje
     assert "ok" in apply(state, Nonce("w", 2), NOTHING)
 
 
-def test_a_writer_that_was_idle_while_the_floor_rose_is_not_told_that_it_is_too_late(world: World) -> None:
+def test_a_writer_that_was_idle_while_the_floor_rose_can_commit(world: World) -> None:
     idle, busy = journal(world), journal(world)
     idle.commit([[TOPIC]])
     for _ in range(3):
@@ -636,7 +636,7 @@ def test_a_writer_that_was_idle_while_the_floor_rose_is_not_told_that_it_is_too_
 # --- R6: the floor
 
 
-def test_an_upload_below_the_floor_cannot_be_committed_any_more(world: World) -> None:
+def test_an_upload_below_the_floor_cannot_be_committed(world: World) -> None:
     store = opened(world)
     topic = store.create_topic("t")
     with mock.patch("sawlog.store.objects.session.INLINE_BATCH_BYTES", 0):
@@ -653,7 +653,7 @@ def test_an_upload_below_the_floor_cannot_be_committed_any_more(world: World) ->
     assert not [key for key in world.objects if key.startswith("staged/")]
 
 
-def test_an_upload_that_nobody_commits_goes_also_when_nothing_else_happens(world: World) -> None:
+def test_an_uncommitted_upload_is_deleted_even_in_an_idle_store(world: World) -> None:
     store = opened(world)
     store.create_topic("t")
     store._session.upload(b"orphan")
@@ -671,7 +671,7 @@ def test_a_floor_above_all_commits_is_refused() -> None:
     assert apply(state, Nonce("w", 1), {"do": "raise floor", "number": 5})["no"][0] == "InvalidConfig"
 
 
-def test_a_job_that_is_given_up_keeps_what_was_published_and_loses_the_rest(world: World) -> None:
+def test_an_abandoned_job_keeps_published_batches_and_loses_the_rest(world: World) -> None:
     store = opened(world)
     topic = store.create_topic("t")
     parts = []
@@ -684,7 +684,7 @@ def test_a_job_that_is_given_up_keeps_what_was_published_and_loses_the_rest(worl
     store._staging.discard("job")
     assert [each.value for each in topic.scan()] == [b"a"]
     assert len([key for key in world.objects if key.startswith("staged/")]) == 1
-    (piece,) = parts[1].pieces  # what a driver that was stopped commits now
+    (piece,) = parts[1].pieces  # the late commit of a stopped driver
     late = append_action(topic.id, 0, piece.file, described(checked_rows(memoryview(encode([b"b"])))), None)
     with pytest.raises(AmbiguousAppend, match="abandoned"):
         store._session.commit([late])
@@ -731,7 +731,7 @@ def test_a_store_that_lost_its_checkpoints_is_not_taken_for_an_empty_one(world: 
         opened(world)
 
 
-def test_texts_of_rejections_are_not_part_of_the_state() -> None:
+def test_messages_of_rejections_are_not_part_of_the_state() -> None:
     one, other = State(), State()
     apply(one, Nonce("w", 1), {"do": "delete topic", "name": "t"})
     with mock.patch.object(partitions, "_topic_of", side_effect=_rejected("in other words")):
@@ -749,7 +749,7 @@ def _rejected(text: str) -> Exception:
 @pytest.mark.parametrize(
     "action", [{"do": "something new"}, {**NOTHING, "but": "not all"}, {"without": "a name"}], ids=str
 )
-def test_what_is_not_known_stops_a_process_for_good(world: World, action: dict[str, Any]) -> None:
+def test_unknown_content_stops_a_process_for_good(world: World, action: dict[str, Any]) -> None:
     old = journal(world)
     old.commit([[TOPIC]])
     world.create(commit_key(1), Commit(Nonce("new", 1), 1, old.state.digest, ((action,),)).encode(), "new")
@@ -778,7 +778,7 @@ def test_a_checkpoint_of_a_newer_version_is_not_used(world: World) -> None:
         journal(world).refresh()
 
 
-def test_a_commit_with_a_field_that_is_not_known_stops_a_process() -> None:
+def test_a_commit_with_an_unknown_field_stops_a_process() -> None:
     from sawlog.store.objects.state.commit import COMMIT, sealed
 
     text = canonical({"nonce": ["w", 1], "known": 0, "digest": "", "time_ms": 0, "requests": [], "more": 1})
@@ -804,7 +804,7 @@ def test_a_commit_with_a_field_that_is_not_known_stops_a_process() -> None:
     ],
     ids=str,
 )
-def test_a_request_that_makes_no_sense_is_rejected_and_changes_nothing(action: dict[str, Any]) -> None:
+def test_an_invalid_request_is_rejected_and_changes_nothing(action: dict[str, Any]) -> None:
     state = State()
     apply(state, Nonce("w", 1), TOPIC)
     before = {name: value for name, value in state.entries if not name.startswith("nonce/")}
@@ -817,7 +817,7 @@ def test_a_request_that_makes_no_sense_is_rejected_and_changes_nothing(action: d
 # --- interruptions, threads, forks
 
 
-def test_a_fold_that_is_interrupted_leaves_no_half_of_it(world: World) -> None:
+def test_an_interrupted_fold_leaves_no_half_applied_commit(world: World) -> None:
     one, other = journal(world), journal(world)
     one.commit([[TOPIC]])
     append(one, b"a")
@@ -834,7 +834,7 @@ def test_a_fold_that_is_interrupted_leaves_no_half_of_it(world: World) -> None:
     assert one.state.digest == other.state.digest
 
 
-def test_who_looks_during_a_fold_that_is_interrupted_sees_no_half_of_it(world: World) -> None:
+def test_readers_never_see_a_half_applied_commit_of_an_interrupted_fold(world: World) -> None:
     session, other = opened(world)._session, journal(world)
     session.poll(0)
     other.commit([[TOPIC]])
@@ -849,7 +849,7 @@ def test_who_looks_during_a_fold_that_is_interrupted_sees_no_half_of_it(world: W
     assert session.look(lambda state: state.number) == other.state.number
 
 
-def test_who_looks_during_a_commit_that_loses_races_does_not_wait_for_its_end(world: World) -> None:
+def test_readers_do_not_wait_for_a_commit_that_loses_races(world: World) -> None:
     asks, looked = threading.Event(), threading.Event()
     other, seen = journal(world), list[int]()
 
@@ -888,7 +888,7 @@ def test_who_looks_during_a_commit_that_loses_races_does_not_wait_for_its_end(wo
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_committer_whose_thread_died_starts_another() -> None:
+def test_a_committer_replaces_its_dead_thread() -> None:
     with ObjectStore.open(f"memory://{uuid.uuid4().hex}", maintenance_interval_s=None) as store:
         topic = store.create_topic("t")
 
@@ -901,7 +901,7 @@ def test_a_committer_whose_thread_died_starts_another() -> None:
         assert topic.append(b"b") == (0, 0)
 
 
-def test_a_caller_that_gave_up_does_not_end_the_committer() -> None:
+def test_a_cancelled_caller_does_not_end_the_committer() -> None:
     with ObjectStore.open(f"memory://{uuid.uuid4().hex}", maintenance_interval_s=None) as store:
         topic = store.create_topic("t")
         with store._session._lock:
@@ -912,7 +912,7 @@ def test_a_caller_that_gave_up_does_not_end_the_committer() -> None:
         assert topic.append(b"a") == (0, 0)
 
 
-def test_closing_commits_what_waits_and_refuses_the_rest() -> None:
+def test_closing_commits_queued_requests_and_refuses_later_ones() -> None:
     url = f"memory://{uuid.uuid4().hex}"
     store = ObjectStore.open(url, maintenance_interval_s=None)
     topic = store.create_topic("t")
@@ -929,7 +929,7 @@ def test_closing_commits_what_waits_and_refuses_the_rest() -> None:
         assert len(list(again.topic("t").scan())) == 5
 
 
-def test_what_cannot_be_stored_fails_alone() -> None:
+def test_a_request_that_cannot_be_encoded_fails_alone() -> None:
     with ObjectStore.open(f"memory://{uuid.uuid4().hex}", maintenance_interval_s=None) as store:
         with pytest.raises(TypeError):
             store._session.submit([{"do": "forget names", "names": [b"bytes"]}])
@@ -950,7 +950,7 @@ def test_closing_in_the_committers_own_thread_does_not_wait_for_itself(world: Wo
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_is_told_to_open_its_own() -> None:
+def test_a_forked_child_must_open_its_own_store() -> None:
     store = ObjectStore.open(f"memory://{uuid.uuid4().hex}", maintenance_interval_s=None)
     topic = store.create_topic("t")
     pid = os.fork()
@@ -972,7 +972,7 @@ def test_a_forked_child_is_told_to_open_its_own() -> None:
 # --- parameters
 
 
-def test_all_processes_of_a_store_have_the_terms_with_which_it_was_created(world: World) -> None:
+def test_all_processes_use_the_parameters_with_which_a_store_was_created(world: World) -> None:
     opened(world)
     other = ObjectStore.open(SimulatedBucket(world), parameters=StoreParameters(), clocks=SimulatedClocks(world))
     assert other._session.parameters == PARAMETERS
@@ -980,8 +980,8 @@ def test_all_processes_of_a_store_have_the_terms_with_which_it_was_created(world
         StoreParameters(belief_s=10, grace_s=15)
 
 
-def test_a_committer_is_the_only_one(world: World) -> None:
-    """Its lock is the journal's: nobody reads the state while it changes."""
+def test_a_session_and_its_committer_share_one_lock(world: World) -> None:
+    """Its lock guards the journal, so no thread reads a state that changes."""
     session = StoreSession(SimulatedBucket(world), "w", PARAMETERS)
     assert isinstance(session._committer, Committer)
     assert session._committer._lock is session._lock
@@ -1002,7 +1002,7 @@ def folded(world: World, *requests: list[dict[str, Any]]) -> tuple[Journal, list
     return made, [made.commit([request])[0] for request in requests]
 
 
-def test_a_copy_begins_where_its_original_does_and_nowhere_else(world: World) -> None:
+def test_only_an_empty_partition_can_begin_at_the_offset_of_its_original(world: World) -> None:
     advance = {"do": "advance", "topic": "t1", "partition": 0}
     made, (first, back, wrong) = folded(
         world, [{**advance, "offset": 100}], [{**advance, "offset": 99}], [{**advance, "offset": True}]
@@ -1023,7 +1023,7 @@ def journal_of(world: World) -> Journal:
     return again
 
 
-def test_leader_epochs_of_a_copy_grow_and_belong_to_what_is_placed_in_them(world: World) -> None:
+def test_leader_epochs_of_a_copy_increase_and_cover_later_batches(world: World) -> None:
     begin = {"do": "begin epoch", "topic": "t1", "partition": 0}
     made, _ = folded(world)
     append(made, b"a")

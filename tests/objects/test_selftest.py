@@ -1,4 +1,4 @@
-"""The self-test passes where a store is safe, and refuses every server that breaks one of its promises."""
+"""The self-test passes for safe storage and refuses every server that breaks one of its promises."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .proxy import Fault, Faults, Proxy
 from .servers import Server
 
 SMALL = Scale(threads=4, races=6, rounds=3, listed=110, large_bytes=6 << 20)
-#: Those that take no second.
+#: Trials that take less than a second.
 FAST = [name for name in TRIALS if name not in ("ambiguous time-outs", "listing")]
 
 
@@ -45,13 +45,13 @@ def test_a_server_that_keeps_its_promises_passes(moto: Server) -> None:
 
 
 @pytest.mark.slow
-def test_moto_passes_everything(moto: Server) -> None:
+def test_moto_passes_the_full_self_test(moto: Server) -> None:
     assert states(selftest.run(Bucket(moto.new_url(), moto.options))) == dict.fromkeys(TRIALS, OK)
 
 
 @pytest.mark.slow
 @pytest.mark.group("seaweedfs")
-def test_seaweedfs_passes_everything(seaweedfs: Server) -> None:
+def test_seaweedfs_passes_the_full_self_test(seaweedfs: Server) -> None:
     found = selftest.run(Bucket(seaweedfs.new_url(), seaweedfs.options), Scale(race_s=10.0))
     assert states(found) == dict.fromkeys(TRIALS, OK), found
 
@@ -82,7 +82,7 @@ def test_a_server_that_breaks_a_promise_is_found(fault: str, name: str, evidence
     assert evidence in found.evidence
 
 
-def test_a_server_that_does_not_answer_as_it_should_is_not_trusted() -> None:
+def test_a_server_that_cannot_be_tested_is_not_trusted() -> None:
     with careless("no_ranges") as (server, _):
         bucket = Bucket(server.new_url(), {**server.options, "max_retries": "0"})
         found = selftest.run(bucket, SMALL, names=["ranges"])
@@ -103,14 +103,14 @@ def test_a_bad_network_is_not_taken_for_a_bad_server(moto: Server) -> None:
 
 
 def test_the_careless_server_without_a_fault_passes() -> None:
-    """Else the tests above would show nothing."""
+    """Otherwise the tests above would show nothing."""
     with careless() as (server, state):
         found = selftest.run(Bucket(server.new_url(), server.options), SMALL)
         assert states(found) == dict.fromkeys(TRIALS, OK), found
         assert state.objects == {}
 
 
-def test_a_server_that_cannot_do_conditional_writes_is_said_to_be_so() -> None:
+def test_a_server_without_conditional_writes_is_reported() -> None:
     with careless("unsupported") as (server, _), pytest.raises(StorageError, match="sawlog needs conditional writes"):
         selftest.run(Bucket(server.new_url(), {**server.options, "max_retries": "0"}), SMALL)
 
@@ -156,7 +156,7 @@ def test_a_store_is_not_created_where_it_would_not_be_safe() -> None:
 
 
 def moved(moto: Server, state: Careless) -> str:
-    """A store that was created on a safe server, and is behind a careless one now."""
+    """Create a store on a safe server, and move it to a careless one."""
     url = moto.new_url()
     ObjectStore.open(url, options=moto.options).close()
     for key in (STORE, STORE_COPY):
@@ -192,10 +192,10 @@ def test_opening_a_store_for_writing_costs_one_request_more_than_opening_it_for_
         assert counts[1] == counts[0] + 1
 
 
-# --- leaves nothing
+# --- clean-up
 
 
-def test_what_was_stored_is_deleted_also_if_it_is_interrupted(tmp_path: Path) -> None:
+def test_an_interrupted_self_test_deletes_its_objects(tmp_path: Path) -> None:
     def interrupt(_: selftest.Finding) -> None:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""A store does the same on real servers of object storage."""
+"""A store passes its suite on real servers of object storage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OnMoto:
 
 
 class TestStoreOnMoto(OnMoto):
-    """Of the suite, one test for each way to use a bucket: create, overwrite, list, read ranges, stage, delete."""
+    """One test of the suite for each use of a bucket: create, overwrite, list, read ranges, stage, delete."""
 
     test_a_broker_fetches_the_batches_it_appended = StoreSuite.test_a_broker_fetches_the_batches_it_appended
     test_an_append_is_at_the_expected_offset_or_not_at_all = (

@@ -1,4 +1,4 @@
-"""Snapshots and forks: what a snapshot has stays, whatever happens to its topics; nothing of it is copied."""
+"""Snapshots and forks: a snapshot keeps its records, whatever happens to its topics, and copies nothing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def values(topic: ObjectTopic) -> list[int]:
     return sorted(int(record.value or b"") for record in topic.scan())
 
 
-def test_a_snapshot_has_what_was_there_whatever_happens_later(store: ObjectStore, orders: ObjectTopic) -> None:
+def test_a_snapshot_keeps_its_records_whatever_happens_later(store: ObjectStore, orders: ObjectTopic) -> None:
     taken = store.snapshot("before")
     append(orders, 20, 21)
     orders.partition(0).trim(8)
@@ -71,7 +71,7 @@ def test_a_snapshot_has_what_was_there_whatever_happens_later(store: ObjectStore
     assert (kept.partitions, kept.partition(1).visible_offset) == (2, 10)
 
 
-def test_a_snapshot_of_some_topics_has_only_those(store: ObjectStore, orders: ObjectTopic) -> None:
+def test_a_snapshot_of_some_topics_has_only_these(store: ObjectStore, orders: ObjectTopic) -> None:
     store.create_topic("stock")
     store.snapshot("some", ["stock"])
     assert store.topics(at="some") == ["stock"]
@@ -82,7 +82,7 @@ def test_a_snapshot_of_some_topics_has_only_those(store: ObjectStore, orders: Ob
     assert [each.name for each in store.snapshots()] == ["some"]
 
 
-def test_names_are_given_once_and_can_be_given_again(store: ObjectStore, orders: ObjectTopic) -> None:
+def test_a_snapshots_name_is_unique_and_can_be_reused_after_deletion(store: ObjectStore, orders: ObjectTopic) -> None:
     store.snapshot("before")
     with pytest.raises(SnapshotExists):
         store.snapshot("before")
@@ -101,7 +101,7 @@ def test_names_are_given_once_and_can_be_given_again(store: ObjectStore, orders:
     assert values(store.topic("orders", at="before")) == list(range(21))
 
 
-def test_nobody_changes_a_snapshot(store: ObjectStore, orders: ObjectTopic) -> None:
+def test_a_snapshot_is_read_only(store: ObjectStore, orders: ObjectTopic) -> None:
     store.snapshot("before")
     kept = store.topic("orders", at="before")
     with pytest.raises(ReadOnlyLog, match="fork"):
@@ -111,7 +111,7 @@ def test_nobody_changes_a_snapshot(store: ObjectStore, orders: ObjectTopic) -> N
     assert values(kept) == list(range(20))
 
 
-def test_a_fork_goes_on_by_itself(store: ObjectStore, orders: ObjectTopic) -> None:
+def test_a_fork_and_its_source_change_independently(store: ObjectStore, orders: ObjectTopic) -> None:
     store.alter_topic("orders", retention_ms=10**12)
     store.snapshot("before")
     append(orders, 20)
@@ -130,7 +130,7 @@ def test_a_fork_goes_on_by_itself(store: ObjectStore, orders: ObjectTopic) -> No
     assert (values(store.topic("now")), values(again)) == ([*range(21), 100], list(range(20)))
 
 
-def test_a_fork_needs_a_free_name_and_a_source(store: ObjectStore, orders: ObjectTopic) -> None:
+def test_a_fork_requires_a_free_name_and_an_existing_source(store: ObjectStore, orders: ObjectTopic) -> None:
     with pytest.raises(TopicExists):
         orders.fork("orders")
     with pytest.raises(SnapshotNotFound):
@@ -143,8 +143,8 @@ def test_a_fork_needs_a_free_name_and_a_source(store: ObjectStore, orders: Objec
     assert values(store.topic("orders", at="before").fork("other")) == list(range(20))
 
 
-def test_the_fold_takes_back_half_a_fork(store: ObjectStore, orders: ObjectTopic) -> None:
-    """A request is applied with all its actions or not at all."""
+def test_a_rejected_fork_is_rolled_back_completely(store: ObjectStore, orders: ObjectTopic) -> None:
+    """A request is applied completely or not at all."""
     number = store._session.look(lambda state: state.digest, fresh=True)
     fork = {"do": "fork topic", "name": "half", "id": "x", "source": "orders", "source_id": orders.id, "at": None}
     snapshot = {"do": "take snapshot", "name": "half", "topics": None, "time_ms": 1}
@@ -158,7 +158,7 @@ def test_the_fold_takes_back_half_a_fork(store: ObjectStore, orders: ObjectTopic
     assert values(orders) == list(range(21))
 
 
-def test_it_is_the_same_from_a_checkpoint(url: str, store: ObjectStore, orders: ObjectTopic) -> None:
+def test_snapshots_survive_a_restart_from_a_checkpoint(url: str, store: ObjectStore, orders: ObjectTopic) -> None:
     store.snapshot("before")
     orders.fork("other", at="before")
     store._session.checkpoint()
@@ -168,8 +168,8 @@ def test_it_is_the_same_from_a_checkpoint(url: str, store: ObjectStore, orders: 
         assert values(read.topic("other")) == list(range(20))
 
 
-def test_collection_keeps_what_a_snapshot_or_a_fork_refers_to_and_nothing_longer() -> None:
-    """In commits and in uploads; also what was replaced by consolidation since."""
+def test_collection_keeps_objects_exactly_as_long_as_snapshots_or_forks_refer_to_them() -> None:
+    """The records are in commits and in uploads, some of them replaced by consolidation since."""
     world = World(0)
     with opened(world) as store:
         topic = store.create_topic("orders")
@@ -208,7 +208,7 @@ def test_spark_reads_a_snapshot_by_its_name(url: str, store: ObjectStore, orders
         BatchReader(given, ("value",)).partitions()
 
 
-def test_a_directory_has_no_snapshots(tmp_path: object) -> None:
+def test_a_directory_refuses_snapshots(tmp_path: object) -> None:
     with DirectoryStore.open(str(tmp_path)) as store:
         topic = store.create_topic("orders")
         assert store.snapshots() == []
@@ -224,13 +224,13 @@ def test_a_directory_has_no_snapshots(tmp_path: object) -> None:
 
 
 def _without_snapshots(state: State) -> set[str]:
-    """A bug: what only snapshots refer to is thought to be unneeded."""
+    """Plant a bug: objects that only snapshots refer to count as unneeded."""
     extents = [(name.split("/")[1], value) for name, value in state.entries if name.startswith("extent/")]
     return {value[0] for topic, value in extents if not is_in_snapshot(topic)}
 
 
 @pytest.mark.parametrize("bug", [False, True])
-def test_a_collector_that_forgot_snapshots_would_be_noticed(*, bug: bool) -> None:
+def test_a_collector_that_ignores_snapshots_is_found(*, bug: bool) -> None:
     world = World(0)
     with opened(world) as store, mock.patch("sawlog.store.objects.session.INLINE_BATCH_BYTES", 0):
         append(store.create_topic("orders"), *range(20))
@@ -245,8 +245,8 @@ def test_a_collector_that_forgot_snapshots_would_be_noticed(*, bug: bool) -> Non
             assert values(store.topic("orders", at="before")) == list(range(20))
 
 
-def test_snapshots_are_kept_while_writers_and_maintainers_are_killed_and_stopped() -> None:
-    """Simulated stories, with snapshots that are read again and again; another one if none was, as may happen."""
+def test_snapshots_survive_kills_and_stops_of_writers_and_maintainers() -> None:
+    """Simulated stories with snapshots that are read repeatedly. A story without snapshots is replaced by another."""
     for seed in range(3, 30):
         found = scenario.run(seed, steps=5000)
         assert found.wrong == []

@@ -1,7 +1,7 @@
-"""Spark over a bucket: what was written is read, what is written is there once, whatever ends in the middle of it.
+"""Spark over a bucket reads all records and stores each one once, whatever is killed in the middle.
 
-Most tests play Spark's part themselves, in a store in memory; what is said to be a server is moto, and what is marked
-slow runs drivers of their own, which are killed.
+Most tests play Spark's part themselves, with a store in memory. Tests with a server use moto, and slow tests run real
+drivers, which are killed.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ PAGE = ROOT / "docs" / "object-storage.md"
 
 @pytest.fixture
 def url() -> str:
-    """An address in memory."""
+    """Return an address in memory."""
     return f"memory://{uuid.uuid4().hex}"
 
 
 @pytest.fixture
 def store(url: str) -> Iterator[ObjectStore]:
-    """A store without maintenance."""
+    """Return a store without maintenance."""
     with ObjectStore.open(url, maintenance_interval_s=None) as made:
         yield made
 
 
 def append(topic: ObjectTopic, *values: int) -> None:
-    """One commit for each value, in the partition of its remainder."""
+    """Append each value in a commit of its own, in the partition of its remainder."""
     for value in values:
         record = (b"%d" % value, None, (), T + value * 1000)
         topic.partition(value % topic.partitions).append_batches(encode([record]))
@@ -76,14 +76,14 @@ def reader(url: str, **options: Any) -> BatchReader:
 
 
 def read(reader: BatchReader) -> list[int]:
-    """As tasks do it, with what came over the wire."""
+    """Read like tasks, from pickled slices."""
     planned = pickle.loads(pickle.dumps(reader.partitions()))
     copy: BatchReader = pickle.loads(pickle.dumps(reader))
     return sorted(int(value) for task in planned for each in copy.read(task) for value in each.column(2).to_pylist())
 
 
 def extents(reader: BatchReader) -> int:
-    """How many places a job reads."""
+    """Return the number of extents that a job reads."""
     pieces = [piece.what for task in reader.partitions() if isinstance(task, Task) for piece in task.pieces]
     return sum(len(each.extents) for each in pieces if isinstance(each, ObjectSlice))
 
@@ -91,14 +91,14 @@ def extents(reader: BatchReader) -> int:
 # --- reading
 
 
-def test_a_batch_reads_what_was_written(url: str, orders: ObjectTopic) -> None:
+def test_a_batch_read_returns_all_records(url: str, orders: ObjectTopic) -> None:
     assert read(reader(url)) == list(range(20))
     assert read(reader(url, minPartitions=7)) == list(range(20))
     assert read(reader(url, maxRecordsPerPartition=3)) == list(range(20))
 
 
-def test_only_what_is_asked_for_is_planned(url: str, orders: ObjectTopic) -> None:
-    """From the extents alone: no object is looked at."""
+def test_only_requested_records_are_planned(url: str, orders: ObjectTopic) -> None:
+    """Planning uses the extents alone and reads no object."""
     some = reader(url, startingOffsets='{"orders": {"0": 7, "1": 9}}', endingOffsets='{"orders": {"0": 9, "1": 10}}')
     assert (read(some), extents(some)) == ([14, 16, 19], 3)
     late = reader(url, startingTimestamp=T + 15_000)
@@ -107,7 +107,7 @@ def test_only_what_is_asked_for_is_planned(url: str, orders: ObjectTopic) -> Non
     assert (read(between), extents(between)) == ([4, 5, 6], 3)
 
 
-def test_what_was_consolidated_and_removed_since_it_was_planned_is_found_again(
+def test_records_consolidated_and_removed_after_planning_are_found_again(
     url: str, store: ObjectStore, orders: ObjectTopic
 ) -> None:
     for first in range(20, 60):
@@ -121,7 +121,7 @@ def test_what_was_consolidated_and_removed_since_it_was_planned_is_found_again(
 
 
 def collect(store: ObjectStore) -> None:
-    """What a collector does to commits after a week: those behind a checkpoint are gone."""
+    """Delete commits behind a checkpoint, as a collector does after a week."""
     number = store._session.known()
     store._session.checkpoint()
     store.create_topic(f"after-{number}")
@@ -131,7 +131,7 @@ def collect(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_what_was_trimmed_and_removed_is_data_loss(
+def test_reading_trimmed_and_removed_records_is_data_loss(
     url: str, store: ObjectStore, orders: ObjectTopic, *, fail: bool
 ) -> None:
     job = reader(url, failOnDataLoss=str(fail).lower())
@@ -162,7 +162,7 @@ def test_another_store_at_the_same_address_is_refused(url: str, orders: ObjectTo
         list(job.read(Task(first.path, "another", first.pieces)))
 
 
-def test_a_stream_gets_every_record_once_whenever_it_is_restarted(url: str, orders: ObjectTopic) -> None:
+def test_a_restarted_stream_gets_every_record_once(url: str, orders: ObjectTopic) -> None:
     query = Query(url, maxOffsetsPerTrigger=7)
     found: list[tuple[Any, ...]] = []
     for number in range(20, 26):
@@ -194,7 +194,7 @@ def test_a_stream_that_starts_at_the_end_keeps_its_start_in_the_store(
 
 @pytest.fixture(params=["in messages", "in objects"])
 def options(request: pytest.FixtureRequest, url: str, store: ObjectStore) -> Iterator[WriteOptions]:
-    """A sink with two partitions, for tasks that send what they have to the driver, and for such as stage it."""
+    """Return options of a sink with two partitions, for tasks that send batches to the driver or stage them."""
     store.create_topic("copies", 2)
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in objects":
@@ -203,7 +203,7 @@ def options(request: pytest.FixtureRequest, url: str, store: ObjectStore) -> Ite
 
 
 def tasks(options: WriteOptions, number: int) -> list[TaskCommit]:
-    """The tasks of a micro-batch: two, with two rows each."""
+    """Run the tasks of a micro-batch: two, with two rows each."""
     name = commit.stage_name(QUERY, number)
     parts = [pa.RecordBatch.from_pydict({"value": [b"%d" % (number * 10 + n + i) for i in (0, 1)]}) for n in (0, 2)]
     return [stage(iter([part]), options, name, QUERY) for part in parts]
@@ -222,16 +222,14 @@ def rows(*numbers: int) -> list[int]:
     return [number * 10 + n for number in numbers for n in range(4)]
 
 
-def test_a_micro_batch_is_placed_once_however_often_it_is_tried(store: ObjectStore, options: WriteOptions) -> None:
+def test_a_repeated_micro_batch_is_stored_once(store: ObjectStore, options: WriteOptions) -> None:
     for number in (0, 0, 1, 1, 1, 2):
         publish(options, number, tasks(options, number))
     assert copies(store) == rows(0, 1, 2)
 
 
-def test_a_micro_batch_that_was_aborted_is_stored_when_it_is_repeated(
-    store: ObjectStore, options: WriteOptions
-) -> None:
-    """What the first try staged is void: its driver may still be about to commit it."""
+def test_an_aborted_micro_batch_is_stored_when_it_is_repeated(store: ObjectStore, options: WriteOptions) -> None:
+    """The output of the first try is void, although its driver may be about to commit it."""
     first = tasks(options, 0)
     commit.discard(options, commit.stage_name(QUERY, 0))
     publish(options, 0, tasks(options, 0))
@@ -240,8 +238,8 @@ def test_a_micro_batch_that_was_aborted_is_stored_when_it_is_repeated(
     assert copies(store) == rows(0)
 
 
-def test_a_driver_that_stalls_before_its_commit_changes_nothing(store: ObjectStore, options: WriteOptions) -> None:
-    """Another one has repeated the micro-batch, and gone on."""
+def test_the_late_commit_of_a_stalled_driver_changes_nothing(store: ObjectStore, options: WriteOptions) -> None:
+    """Another driver has repeated the micro-batch and continued."""
     stalled = tasks(options, 0)
     for number in (0, 1):
         publish(options, number, tasks(options, number))
@@ -256,7 +254,7 @@ def test_an_abort_after_the_commit_removes_nothing(store: ObjectStore, options: 
     assert copies(store) == rows(0)
 
 
-def test_the_driver_reads_nothing_of_what_tasks_have_staged(
+def test_the_driver_does_not_read_staged_batches(
     store: ObjectStore, options: WriteOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged = tasks(options, 0)
@@ -268,8 +266,8 @@ def test_the_driver_reads_nothing_of_what_tasks_have_staged(
     assert copies(store) == rows(0)
 
 
-def test_a_task_uploads_while_it_goes_on(url: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not keep everything in memory, and each partition that has much gets objects of its own."""
+def test_a_task_uploads_in_the_background(url: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task does not keep everything in memory, and large partitions get objects of their own."""
     store.create_topic("copies", 2)
     monkeypatch.setattr("sawlog.store.objects.transaction._OBJECT_BYTES", 1000)
     monkeypatch.setattr("sawlog.store.objects.transaction._EXTENT_BYTES", 700)
@@ -283,7 +281,7 @@ def test_a_task_uploads_while_it_goes_on(url: str, store: ObjectStore, monkeypat
     assert copies(store) == list(range(2000))
 
 
-def test_an_attempt_that_fails_leaves_nothing(url: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_attempt_leaves_no_objects(url: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.create_topic("copies", 2)
     monkeypatch.setattr("sawlog.spark.writing._HELD_BYTES", 10)
 
@@ -296,8 +294,8 @@ def test_an_attempt_that_fails_leaves_nothing(url: str, store: ObjectStore, monk
     assert list(Bucket(url).list("staged/")) == []
 
 
-def test_what_waited_too_long_for_its_commit_is_an_error(store: ObjectStore, options: WriteOptions) -> None:
-    """It may have been removed. Nothing of it is stored."""
+def test_an_upload_that_waited_too_long_for_its_commit_is_refused(store: ObjectStore, options: WriteOptions) -> None:
+    """The uploads may be deleted, so nothing is stored."""
     staged = tasks(options, 0)
     number = store.create_topic("other") and 2
     store._session.commit([{"do": "raise floor", "number": number}])
@@ -335,7 +333,7 @@ def test_a_store_is_created_only_on_request(url: str) -> None:
 
 
 def over(frame: Any, server: servers.Server, url: str) -> Any:
-    """A reader or writer of a bucket."""
+    """Return a reader or writer with the options of a bucket."""
     made = frame.format("sawlog").option("path", url).option("cache_bytes", "0")
     for name, value in server.options.items():
         made = made.option(name, value)
@@ -364,7 +362,7 @@ def test_the_program_in_the_documents_prints_what_they_show(spark: Any, moto: se
     [step] = [each for each in steps(PAGE.read_text(encoding="utf-8")) if each.text.startswith("import sawlog.spark")]
     shown = 'master="spark://spark-master:7077"', "s3://bucket/shop", '.format("sawlog")'
     assert all(each in step.text for each in shown)
-    # As options: Spark runs already, with the environment that it had.
+    # As options, because Spark is running already, with its own environment.
     given = "", url, f'.format("sawlog").options(**{dict(moto.options)!r})'
     code = step.text
     for old, new in zip(shown, given, strict=True):
@@ -391,7 +389,7 @@ def test_a_stream_over_a_bucket_is_exact_across_restarts(spark: Any, moto: serve
 
 
 def drive(server: servers.Server, url: str, scratch: Path, **options: str) -> subprocess.CompletedProcess[str]:
-    """A driver of its own, which copies `orders` to `copies`; its credentials are in the environment."""
+    """Start a driver that copies `orders` to `copies`, with credentials in its environment."""
     given = [f"{name}={value}" for name, value in options.items()]
     environment = {**os.environ, **server.variables, "XDG_CACHE_HOME": str(scratch)}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(sawlog.__file__).parents[1]), str(ROOT)])
@@ -412,8 +410,8 @@ def drive(server: servers.Server, url: str, scratch: Path, **options: str) -> su
 @pytest.mark.slow
 @pytest.mark.group("spark")
 @pytest.mark.parametrize("point", ["staged@1", "commit@1", "published@1"])
-def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(moto: servers.Server, tmp_path: Path, point: str) -> None:
-    """Before anything is committed, and, what matters most, when everything is stored and Spark does not know it."""
+def test_a_killed_driver_continues_from_its_checkpoint(moto: servers.Server, tmp_path: Path, point: str) -> None:
+    """Killed before anything is committed, and when everything is stored without Spark knowing it."""
     url = moto.new_url()
     with ObjectStore.open(url, options=moto.options, maintenance_interval_s=None) as store:
         store.create_topic("copies", 2)

@@ -1,4 +1,4 @@
-"""All who use a bucket at once, killed and stopped behind a network that loses requests: see `together`."""
+"""All users of a bucket at once, killed and stopped behind a network that loses requests: see `together`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 
 
 def _together(*options: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: it forks, and this one has threads."""
+    """Run in a process of its own, because it forks and this process has threads."""
     return warm.run(["-m", "tests.objects.together", *options], timeout=900)
 
 
-@pytest.mark.slow  # minutes of CPU; each role has a quick form: test_torture.py, test_brokers.py
+@pytest.mark.slow  # minutes of CPU; each role has a quick test in test_torture.py or test_brokers.py
 @pytest.mark.group("together")
-def test_everybody_at_once_loses_nothing() -> None:
+def test_all_roles_at_once_lose_nothing() -> None:
     done = _together("--minutes", "0.05", "--seed", "1", "--no-leftovers")
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 wrong" in done.stdout
@@ -31,7 +31,7 @@ def test_everybody_at_once_loses_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.group("together")
 @pytest.mark.parametrize("server", ["moto", "seaweedfs"])
-def test_everybody_at_once_loses_nothing_for_long(server: str) -> None:
+def test_all_roles_at_once_lose_nothing_for_long(server: str) -> None:
     done = _together("--minutes", "2", "--seed", "2", "--server", server)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -39,13 +39,13 @@ def test_everybody_at_once_loses_nothing_for_long(server: str) -> None:
 @pytest.mark.slow
 @pytest.mark.group("together")
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_found_among_all_others(bug: str) -> None:
+def test_a_planted_bug_is_found_with_all_roles_at_once(bug: str) -> None:
     done = _together("--minutes", "5", "--seed", "3", "--bug", bug)
     assert done.returncode == 1, done.stdout + done.stderr
     assert " 0 wrong" not in done.stdout
 
 
-# --- the words that harnesses share; in a process of its own as well
+# --- actors, in processes of their own as well
 
 
 def _acted(folder: Path, program: str) -> str:
@@ -56,7 +56,7 @@ def _acted(folder: Path, program: str) -> str:
 
 
 def count(diary: Diary, seed: int) -> None:
-    """Notes numbers for ever."""
+    """Write numbers to a diary forever."""
     number = 0
     while True:
         number += 1
@@ -64,12 +64,12 @@ def count(diary: Diary, seed: int) -> None:
 
 
 def fail(diary: Diary, seed: int) -> None:
-    """Ends by itself."""
+    """Raise an error."""
     raise ValueError(f"{diary.name} has had enough")
 
 
 def cast_of(folder: Path, work: object = count) -> Cast:
-    """One actor, who counts."""
+    """Return a cast with one actor that counts."""
     import itertools
     import random
 
@@ -79,7 +79,7 @@ def cast_of(folder: Path, work: object = count) -> Cast:
 
 
 def wait_for(folder: Path, name: str) -> None:
-    """Until that one was the last to note something."""
+    """Wait until this actor has made the latest entry."""
     import time
 
     while last_told(folder, "count") != name:
@@ -87,7 +87,7 @@ def wait_for(folder: Path, name: str) -> None:
 
 
 @pytest.mark.slow  # of the tool that the slow tests above use; one such test is quick
-def test_what_was_noted_stays_when_a_process_is_killed_and_another_plays_its_role(tmp_path: Path) -> None:
+def test_a_diary_survives_the_kill_of_its_process_and_its_successor_continues(tmp_path: Path) -> None:
     _acted(
         tmp_path,
         """
@@ -106,7 +106,7 @@ cast.end()
 
 
 @pytest.mark.alternating
-def test_who_was_replaced_while_it_was_stopped_goes_on_beside_its_successor_and_ends(tmp_path: Path) -> None:
+def test_a_replaced_actor_resumes_beside_its_successor_and_ends(tmp_path: Path) -> None:
     said = _acted(
         tmp_path,
         """
@@ -131,7 +131,7 @@ cast.end()
 
 
 @pytest.mark.slow  # of the tool that the slow tests above use; one such test is quick
-def test_who_was_replaced_and_is_stopped_again_gets_no_second_successor(tmp_path: Path) -> None:
+def test_a_replaced_actor_gets_no_second_successor(tmp_path: Path) -> None:
     said = _acted(
         tmp_path,
         """
@@ -153,7 +153,7 @@ cast.end()
 
 
 @pytest.mark.slow  # of the tool that the slow tests above use; one such test is quick
-def test_who_has_ended_by_itself_is_named(tmp_path: Path) -> None:
+def test_an_actor_that_ends_by_itself_is_reported(tmp_path: Path) -> None:
     said = _acted(
         tmp_path,
         """

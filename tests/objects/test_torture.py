@@ -1,5 +1,5 @@
-"""Nothing acknowledged is lost, doubled or reordered, whatever is done to the processes of a store; and a process that
-breaks a rule is found."""
+"""No acknowledged record is lost, duplicated or reordered, whatever happens to the processes of a store, and a process
+that breaks a rule is found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .model import search
 from .planted import BUGS, CACHE_BUGS, SIMULATED_ONLY
 from .scenario import run
 
-#: So many seeds, each a longer story, until a bug must be found; most are found with the first.
+#: Number of seeds, each a longer story, after which a bug must be found. Most are found with the first.
 _SEEDS = 12
 
 
@@ -28,19 +28,19 @@ print(tell(sys.argv[1]))
 
 
 def tell(how: str) -> str:
-    """A story, line by line."""
+    """Return a story, line by line."""
     return "\n".join(run(5, steps=400, roll_back=how == "rolled back").trace)
 
 
 def some(bugs: Iterable[str]) -> list[Any]:
-    """Every third bug, and the others with the slow tests: that bugs are found says that the stories are good ones."""
+    """Mark all bugs but every third as slow. Finding bugs proves that the stories are good."""
     return [bug if n % 3 == 2 else pytest.param(bug, marks=pytest.mark.slow) for n, bug in enumerate(bugs)]
 
 
 @pytest.mark.alternating
 @pytest.mark.parametrize("how", [pytest.param("onward", marks=pytest.mark.slow), "rolled back"])
-def test_one_seed_is_one_story(how: str) -> None:
-    """In this process and in one whose sets and dictionaries of strings have other orders."""
+def test_equal_seeds_give_equal_stories(how: str) -> None:
+    """Compare with a process whose hashes of strings differ."""
     variables = {**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
     command = [sys.executable, "-c", _TELL, how]
     there = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
@@ -57,13 +57,13 @@ def _check(seed: int, steps: int) -> None:
 
 
 @pytest.mark.alternating
-def test_simulated_processes_lose_double_and_reorder_nothing() -> None:
+def test_simulated_processes_lose_duplicate_and_reorder_nothing() -> None:
     _check(seed=1, steps=3000)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 30))
-def test_simulated_processes_lose_double_and_reorder_nothing_for_long(seed: int) -> None:
+def test_simulated_processes_lose_duplicate_and_reorder_nothing_for_long(seed: int) -> None:
     _check(seed, steps=10_000)
 
 
@@ -75,13 +75,13 @@ def _check_rolled_back(seed: int, steps: int) -> None:
 
 
 @pytest.mark.alternating
-def test_simulated_processes_read_and_maintain_a_rolled_back_bucket_with_the_cache_of_what_is_gone() -> None:
+def test_simulated_processes_use_a_rolled_back_bucket_with_the_cache_of_the_lost_history() -> None:
     _check_rolled_back(seed=1, steps=2000)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 20))
-def test_simulated_processes_read_and_maintain_a_rolled_back_bucket_for_long(seed: int) -> None:
+def test_simulated_processes_use_a_rolled_back_bucket_for_long(seed: int) -> None:
     _check_rolled_back(seed, steps=10_000)
 
 
@@ -107,7 +107,7 @@ def _is_found(bug: str) -> bool:
 
 
 def _torture(*options: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: it forks, and this one has threads."""
+    """Run in a process of its own, because it forks and this process has threads."""
     return warm.run(["-m", "tests.objects.torture", *options], timeout=600)
 
 
@@ -139,13 +139,13 @@ def test_a_planted_bug_is_found_by_real_processes(bug: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_grace_period_from_when_a_checkpoint_was_made_is_too_short() -> None:
+def test_a_grace_period_from_the_creation_of_a_checkpoint_is_too_short() -> None:
     _, story = search("made")
     assert story[-1].endswith("commit 0 is writer 0's")
 
 
 @pytest.mark.slow
-def test_a_grace_period_from_when_it_was_confirmed_is_safe_in_every_order_of_events() -> None:
+def test_a_grace_period_from_the_confirmation_of_a_checkpoint_is_safe_in_every_interleaving() -> None:
     states, story = search("noted")
     assert story == []
     assert states > 100_000

@@ -1,4 +1,4 @@
-"""Everything at once: all roles on one bucket, behind a proxy that is slow, busy, and loses requests and answers.
+"""All roles at once on one bucket, behind a proxy that is slow, busy, and loses requests and answers.
 
 `python -m tests.objects.together --minutes 15 [--changes 300] [--server seaweedfs] [--bug "no nonce"]`
 
@@ -8,18 +8,18 @@ One store of the bucket has, each in processes of their own:
     broker                            `sawlog serve`
     produce, move, subscribe, modern  Kafka clients of these brokers, see `brokerage`: idempotent producers, a mover
                                       with transactions, and a group of each protocol
-    watch                             looks whether a group goes back
+    watch                             checks that no group goes back
 
 Another prefix has the replica of a directory:
 
     source                            writes the directory
     ship                              two replicators at once
     standby                           restores, and follows
-    restore                           restores into new directories, again and again
+    restore                           restores into new directories repeatedly
     tend                              maintains the replica
 
-All of them are killed, stopped for longer than the grace period, replaced while they are stopped, and then go on beside
-those who have replaced them. In the end everybody must go on; then everything is read again, without the proxy.
+All actors are killed, stopped for longer than the grace period, or replaced while stopped and then resumed beside their
+successors. At the end every role must make progress. Then everything is read again, without the proxy.
 """
 
 from __future__ import annotations
@@ -70,23 +70,23 @@ from .torture import STOPS, Torture, make_small
 from .verdict import PARTITIONS as PLAIN_PARTITIONS
 from .verdict import PLAIN, Told, wrong_with_bucket, wrong_with_digests
 
-#: Longer than without brokers: everything takes its time behind a proxy, and an answer that takes longer than a third
-#: of it is not believed.
+#: Longer than without brokers: requests are slow behind a proxy, and an answer that takes longer than a third of it is
+#: not believed.
 GRACE_S = 6.0
-#: As long as by default: a commit may take seconds here, and brokers would leave each other out all the time.
+#: The default: a commit may take seconds here, and with less, brokers would keep removing each other.
 PATIENT = ("--set", "broker_expiry_s=10")
-#: The groups of Kafka clients, and the role of their members; None if they only move.
+#: The groups of Kafka clients, and the role of their members; None for the mover's.
 GROUPS = {"readers": "subscribe", "modern": "modern", "movers": None}
-#: Roles that must go on in the end, after everything was done to them.
+#: Roles that must make progress at the end.
 _ALIVE = ("write", "consume", "produce", "move", "subscribe", "modern", "source", "restore")
 PATIENCE_S = 180.0
 _NEVER_MS = 24 * 3600 * 1000
-#: How often the directory is written: it is not what is tested.
+#: Interval between writes to the directory, which is not under test.
 _SOURCE_PAUSE_S = 0.05
 
 
 class Broker:
-    """A broker as an actor. Whoever plays its role after it was killed is the same, at the same address."""
+    """A broker as an actor. Its successor has the same address."""
 
     role = "broker"
 
@@ -95,7 +95,7 @@ class Broker:
         self._serving = serving
 
     def start(self) -> None:
-        """See `Actor`. A bucket that does not answer is a reason not to begin."""
+        """See `Actor`. Without an answer of the bucket, the broker does not start."""
         for _ in range(5):
             with suppress(AssertionError):
                 self._serving.start()
@@ -127,8 +127,8 @@ class Broker:
 
 
 def produce(fleet: Fleet, site: Site, diary: Diary, seed: int) -> None:
-    """Append through brokers, and never give up: when a message is given up, librdkafka begins a new epoch and sends
-    others again that may be stored, which no broker can recognise."""
+    """Append through brokers and never give up: after giving up a message, librdkafka begins a new epoch and resends
+    others that may be stored, which no broker can recognise."""
     Writer(fleet, diary.name, 0.1, diary.say, timeout_ms=_NEVER_MS).work()
 
 
@@ -143,12 +143,12 @@ def subscribe(fleet: Fleet, site: Site, diary: Diary, seed: int) -> None:
 
 
 def modern(fleet: Fleet, site: Site, diary: Diary, seed: int) -> None:
-    """The same, with the protocol of KIP-848."""
+    """Read as a member of a group, with the protocol of KIP-848."""
     Reader(fleet, "modern", "consumer", say=diary.say).work()
 
 
 def watch(fleet: Fleet, site: Site, diary: Diary, seed: int) -> None:
-    """Look whether a group goes back."""
+    """Check that no group goes back."""
     Watcher(fleet, [*GROUPS], say=diary.say).work()
 
 
@@ -156,8 +156,8 @@ def watch(fleet: Fleet, site: Site, diary: Diary, seed: int) -> None:
 
 
 def source(data: Path, site: Site, diary: Diary, seed: int) -> None:
-    """Write the directory. Who has replaced a process that is only stopped waits for its lock, or for its answer: what
-    it was asked to append may be stored or not."""
+    """Write the directory. The successor of a stopped process waits for its lock or its answer; an append forwarded
+    to it has an unknown outcome."""
     chance, number = random.Random(seed), 0
     while True:
         with suppress(DirectoryLocked, AmbiguousAppend), sawlog.open(data, maintenance_interval_s=None) as store:
@@ -184,7 +184,7 @@ def ship(data: Path, site: Site, diary: Diary, seed: int) -> None:
 
 
 def standby(to: Path, site: Site, diary: Diary, seed: int) -> None:
-    """Restore, and follow. Whoever is stopped holds the lock."""
+    """Restore and follow. A stopped process keeps the lock."""
     os.environ.update(site.variables)
     while True:
         with suppress(Unanswered, DirectoryLocked):
@@ -211,7 +211,7 @@ def restore_often(place: Path, site: Site, diary: Diary, seed: int) -> None:
 
 
 class Together(Torture):
-    """One bucket, two prefixes, and all who use them."""
+    """One bucket, two prefixes, and all actors."""
 
     parts: ClassVar = {"write": 2, "read": 2, "consume": 2, "maintain": 1}
 
@@ -236,7 +236,7 @@ class Together(Torture):
             made.create_topic("orders", 2, segment_bytes=20_000)
 
     def _at_server(self) -> None:
-        """In a process of its own: without the proxy."""
+        """Run a function in a process of its own, without the proxy."""
         os.environ.update(self._server.variables)
 
     def _begin(self) -> None:
@@ -253,7 +253,9 @@ class Together(Torture):
         self._play("tend", 1, roles.maintain, self._replica)
 
     def _strike(self, chosen: Actor) -> None:
-        if chosen.role == "produce":  # which the store forgets a grace period after its last batch; Kafka, after a day
+        if (
+            chosen.role == "produce"
+        ):  # the store forgets a producer a grace period after its last batch; Kafka, after a day
             if self._chance.random() < 0.5:
                 self._cast.kill(chosen)
             else:
@@ -261,14 +263,14 @@ class Together(Torture):
         elif chosen.role != "broker":
             super()._strike(chosen)
         elif len(self._cast.running("broker")) < 2:
-            return  # clients forget brokers that are gone: one of them must be there
+            return  # clients forget removed brokers, so one that they know must be alive
         elif self._chance.random() < 0.4:
             self._cast.kill(chosen)
         else:
             self._cast.stop(chosen, self._site.grace_s * self._chance.choice(STOPS))
 
     def _end(self) -> None:
-        """Everybody goes on."""
+        """Resume all actors and wait for progress of every role."""
         self._cast.resume_all()
         begun = self._noted()
         end_s = time.monotonic() + PATIENCE_S
@@ -281,7 +283,7 @@ class Together(Torture):
         self.result.wrong += [f"nobody goes on to {role}" for role in sorted(waiting) if not self.result.wrong]
 
     def _noted(self) -> dict[str, int]:
-        """How much was noted in each role."""
+        """Return the number of entries of each role."""
         return {role: sum(each.stat().st_size for each in self._folder.glob(f"{role}-*.told")) for role in _ALIVE}
 
     # --- the verdict
@@ -344,7 +346,7 @@ class Together(Torture):
 
 
 def _doubled(store: ObjectStore, stored: Orders) -> dict[bytes | None, list[str]]:
-    """Values that are stored more than once: with which producer ids, epochs and sequences their batches were sent."""
+    """Return values that are stored more than once, with the producer ids, epochs and sequences of their batches."""
     times = Counter(stored.values())
     found: dict[bytes | None, list[str]] = defaultdict(list)
     for number in range(PARTITIONS):
@@ -370,24 +372,24 @@ def _committed(store: ObjectStore, group: str) -> dict[int, int]:
 
 
 def _wrong_with_prefix(mine: sawlog.Store, place: Path) -> list[str]:
-    """A directory that was restored earlier has the first bytes of what there is."""
+    """Check that a directory restored earlier is a prefix of the present content."""
     with sawlog.open(place, "r") as restored:
         if "orders" not in restored.topics():
-            return []  # before anything was shipped
+            return []  # restored before anything was shipped
         logs = [(mine["orders"].partition(number), restored["orders"].partition(number)) for number in range(2)]
         is_same = all(batches(one).startswith(batches(other)) for one, other in logs)
     return [] if is_same else [f"{place.name} has other bytes than there are"]
 
 
 def faults(seed: int, share: float) -> list[str]:
-    """Options of the proxy: that share of requests has each of its faults."""
+    """Return options of the proxy for a share of requests with each fault."""
     kinds = ("lost-before", "lost-after", "late", "failed", "busy", "conflict", "slow")
     given = [word for kind in kinds for word in (f"--{kind}", str(share))]
     return ["--seed", str(seed), "--latency-ms", "2", "--late-s", "3", "--slow-s", "2.5", *given]
 
 
 def main() -> int:
-    """For the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)

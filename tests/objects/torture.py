@@ -1,13 +1,13 @@
-"""Writers, readers and maintainers of one store as processes: killed, stopped and resumed, in each other's way.
+"""Real processes that write, read and maintain one store, killed, stopped, resumed, and in conflict.
 
 `python -m tests.objects.torture --seconds 60 --seed 7 [--server moto] [--changes 300] [--bug "no nonce"]`
 
-`acting` and `roles` say what these processes are and do. Answers are believed for a second or so, and stops are longer
-than the grace period; requests fail without an answer, applied or not, or are applied later, by a wrapper around the
-bucket with a seed. When the time is over the processes are ended, what is not needed is collected, and `verdict` looks.
+`acting` and `roles` describe these processes. Answers are believed for about a second, and stops are longer than the
+grace period. A seeded wrapper around the bucket makes requests fail without an answer, applied or not, or applies them
+later. At the end the processes are killed, garbage is collected, and `verdict` checks the store.
 
-The seed decides what is done to whom; the machine decides how far they have come by then, so a run is not the same
-twice (`scenario` is).
+The seed decides the disturbances, and the machine decides the progress in between. So a run cannot be repeated exactly;
+a `scenario` can.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from .roles import Site
 from .servers import started
 from .verdict import Told, wrong_with_bucket, wrong_with_digests, wrong_with_readers, wrong_with_records
 
-#: Everything else follows from it: how long an answer is believed, and how long a process is stopped.
+#: The grace period. The belief in answers and the length of stops follow from it.
 GRACE_S = 1.5
-#: How long a process is stopped, in grace periods: shorter than an answer is believed, longer, and longer than that.
+#: Lengths of stops in grace periods: shorter than an answer is believed, longer, and longer than the grace period.
 STOPS = (0.05, 0.2, 0.5, 1.5, 2.0, 3.0)
-#: How long collection may take until nothing is left.
+#: Time limit for collection until nothing is left.
 PATIENCE_S = 60.0
-#: How long another writer is waited for after the active one is gone, in grace periods.
+#: Time in which another writer must take over from the active one, in grace periods.
 _SOON = 2.0
 
 
 @dataclass
 class Result:
-    """What became of it."""
+    """The result of a run."""
 
     wrong: list[str] = field(default_factory=list)
     acked: int = 0
     kills: int = 0
     stops: int = 0
-    #: How often a process was replaced while it was stopped, and went on beside the one that had replaced it.
+    #: Number of processes that were replaced while stopped, and resumed beside their successors.
     splits: int = 0
-    #: How often another writer went on after the active one was killed or stopped, or two were at it at once.
+    #: Number of changes of the writer, after a kill or stop of the active one or with two at once.
     changes: int = 0
     commits: int = 0
 
@@ -72,11 +72,11 @@ class Result:
 
 
 class Torture:
-    """One store, its processes, and what is done to them."""
+    """One store, its processes, and the disturbances."""
 
-    #: How many play each role.
+    #: Number of actors in each role.
     parts: ClassVar[dict[str, int]] = {"write": 3, "read": 2, "maintain": 2}
-    #: Those that write, in the sense of a change of the writer.
+    #: Roles that count for changes of the writer.
     writers = "write"
 
     def __init__(self, site: Site, folder: Path, seed: int, *, bug: str | None, leftovers: bool = True) -> None:
@@ -86,7 +86,7 @@ class Torture:
         self.result = Result()
 
     def run(self, seconds: float, changes: int = 0) -> Result:
-        """Torture for that long, or until there were so many changes of the writer; then judge."""
+        """Disturb for a time or a number of changes of the writer, then return the verdict."""
         self._in_child(self._found)
         try:
             self._begin()
@@ -114,7 +114,7 @@ class Torture:
             self._play(role, count, getattr(roles, role), self._site)
 
     def _play(self, role: str, count: int, work: Callable[[Site, Diary, int], None], site: Site) -> None:
-        """Let so many processes play a role."""
+        """Start a number of actors in a role."""
 
         def planting(diary: Diary, seed: int) -> None:
             with planted(self._bug, is_affected=lambda: diary.number % 2 == 1):
@@ -125,9 +125,9 @@ class Torture:
             self._cast.add(Forked(role, self._folder, planting, self._chance, numbers))
 
     def _in_child(self, work: Callable[[], None]) -> None:
-        """Do something with the bucket, which this process must not touch, and wait for it."""
+        """Run a function that uses the bucket in a child, since this process must not, and wait for it."""
 
-        def planting() -> None:  # as all others are: a fold that is the same everywhere is no difference
+        def planting() -> None:  # affected like all others: a fold that is equal everywhere shows no difference
             with planted(self._bug, is_affected=lambda: False):
                 work()
 
@@ -137,9 +137,9 @@ class Torture:
             raise RuntimeError(died.read_text())
 
     def _end(self) -> None:
-        """Before all are killed."""
+        """Called before all are killed."""
 
-    # --- what is done to them
+    # --- disturbances
 
     def _disturb(self) -> None:
         time.sleep(self._chance.uniform(0.02, 0.15))
@@ -155,7 +155,7 @@ class Torture:
             self.result.changes += self._wait_for_another(before)
 
     def _strike(self, chosen: Actor) -> None:
-        """Kill somebody, stop it, or stop it and let another one play its role meanwhile."""
+        """Kill an actor, stop it, or stop it and start a successor meanwhile."""
         how, stop_s = self._chance.random(), self._site.grace_s * self._chance.choice(STOPS)
         if how < 0.4:
             self._cast.kill(chosen)
@@ -165,7 +165,7 @@ class Torture:
             self._cast.split(chosen, stop_s, beside_s=self._site.grace_s)
 
     def _wait_for_another(self, before: str) -> bool:
-        """Whether another writer went on, soon."""
+        """Wait briefly for another writer to take over, and return True if one did."""
         end_s = time.monotonic() + _SOON * self._site.grace_s
         while time.monotonic() < end_s:
             if last_told(self._folder, self.writers) != before:
@@ -176,7 +176,7 @@ class Torture:
     # --- the verdict, in a process of its own
 
     def _judge(self) -> None:
-        """What is wrong, into a file."""
+        """Write the defects to a file."""
         acked = Told()
         for topic, number, first, *values in told(self._folder, "write"):
             acked.note((topic, number), range(first, first + len(values)), [each.encode() for each in values])
@@ -185,7 +185,7 @@ class Torture:
             try:
                 wrong, commits = self._verdict(acked)
                 break
-            except Unanswered as error:  # a machine that is so busy that answers come too late to be believed
+            except Unanswered as error:  # on a busy machine answers may come too late to be believed
                 if time.monotonic() > end_s:
                     wrong, commits = [f"at the end: {error}"], 0
                     break
@@ -208,7 +208,7 @@ class Torture:
             return wrong, store._session.known()
 
     def _settle(self, store: ObjectStore) -> None:
-        """Let time pass until nothing is collected any more: notes, the floor, garbage and a sweep take their time."""
+        """Wait until nothing is left to collect: notes, the floor, garbage and a sweep take time."""
         quiet = 0
         end_s = time.monotonic() + PATIENCE_S
         while quiet < 2 and time.monotonic() < end_s:
@@ -219,13 +219,13 @@ class Torture:
 
 
 def make_small() -> None:
-    """Let uploads and consolidation begin with little; for this process and those that it forks."""
+    """Lower the sizes at which uploads and consolidation begin, for this process and its children."""
     session.INLINE_BATCH_BYTES = 600
     rewrite._LEAST_EXTENTS = 6
 
 
 def main() -> int:
-    """For the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""What must be true of a store, whatever was done to its processes: for what is simulated and for what is real."""
+"""Checks of a store after its processes, simulated or real, were disturbed: lost records, digests, readers, garbage."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from sawlog.store.objects.state.state import State
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.tiered import TieredLog
 
-#: What the topics are for: all is kept; the last of each key; the newest bytes.
+#: The topics: one keeps everything, one the last record of each key, one the newest bytes.
 PLAIN, KEYED, SHORT = "plain", "keyed", "short"
 PARTITIONS = {PLAIN: 2, KEYED: 1, SHORT: 1}
 
-#: So many extents of each partition are damaged, one after the other.
+#: Number of extents of each partition that are damaged, one after the other.
 _DAMAGED = 2
 
 Place = tuple[str, int]
@@ -34,23 +34,23 @@ Place = tuple[str, int]
 
 @dataclass
 class Told:
-    """What writers were told: where each value is."""
+    """The acknowledgements: the place of each value."""
 
     acked: dict[bytes, tuple[Place, int]] = field(default_factory=dict)
 
     def note(self, place: Place, offsets: range, values: Iterable[bytes]) -> None:
-        """These values were acknowledged."""
+        """Record acknowledged values."""
         for offset, value in zip(offsets, values, strict=True):
             self.acked[value] = (place, offset)
 
 
 def value_of(writer: str, number: int, size: int) -> bytes:
-    """A value that nobody else writes, and that says who wrote it and when."""
+    """Return a unique value that names its writer and a number."""
     return f"{writer}:{number:08}:".encode().ljust(size, b".")
 
 
 def found_in(store: ObjectStore) -> dict[Place, list[Record]]:
-    """All records, by topic and partition."""
+    """Return all records by topic and partition."""
     return {
         (topic, number): list(store.topic(topic).partition(number).scan())
         for topic, count in PARTITIONS.items()
@@ -59,7 +59,7 @@ def found_in(store: ObjectStore) -> dict[Place, list[Record]]:
 
 
 def wrong_with_records(store: ObjectStore, told: Told) -> list[str]:
-    """Acknowledged records that are lost, doubled or in another order; offsets that are missing."""
+    """List acknowledged records that are lost, duplicated or reordered, and missing offsets."""
     found = found_in(store)
     wrong: list[str] = []
     for place, records in found.items():
@@ -116,7 +116,7 @@ def _lost(store: ObjectStore, found: Mapping[Place, list[Record]], told: Told) -
 
 
 def wrong_with_readers(store: ObjectStore, folder: Path) -> list[str]:
-    """Readers that have kept other bytes than there are."""
+    """List readers whose bytes differ from the stored ones."""
     wrong = []
     for number in range(PARTITIONS[PLAIN]):
         whole, at, part = bytearray(), 0, store.topic(PLAIN).partition(number)
@@ -132,20 +132,20 @@ def wrong_with_readers(store: ObjectStore, folder: Path) -> list[str]:
 
 
 def wrong_with_digests(one: ObjectStore, other: ObjectStore) -> list[str]:
-    """Processes that have computed different states."""
+    """List processes that have computed different states."""
     states = [each._session.look(lambda state: (state.number, state.digest), fresh=True) for each in (one, other)]
     return [] if states[0] == states[1] else [f"two processes have computed {states[0]} and {states[1]}"]
 
 
 class Stored(Protocol):
-    """A bucket whose content a test can change."""
+    """Access to the content of a bucket, for damaging it."""
 
-    #: The bytes of each object, and when it was stored.
+    #: The bytes of each object, and the time of its creation.
     objects: dict[str, tuple[bytes, float]]
 
 
 def wrong_with_proofs(store: ObjectStore, bucket: Stored) -> list[str]:
-    """Objects that are damaged or lost while the cache has a good copy of their blocks: whoever must find that does."""
+    """Damage and delete objects whose blocks are cached, and list the operations that wrongly do not notice."""
     wrong = []
     for topic, count in PARTITIONS.items():
         for number in range(count):
@@ -164,7 +164,7 @@ def wrong_with_proofs(store: ObjectStore, bucket: Stored) -> list[str]:
 
 
 def _believed(store: ObjectStore, partition: ObjectPartition, before: list[bytes | None]) -> Iterator[str]:
-    """What does not notice that an object of a partition is not what it was."""
+    """List the operations that do not notice a changed object of a partition."""
     replica = TieredLog(store._session, "", partition._topic, partition._id, partition._number, LogConfig())
     try:
         for _ in replica.chunks(partition.lowest_offset, partition.visible_offset, committed=False, cached=False):
@@ -179,7 +179,7 @@ def _believed(store: ObjectStore, partition: ObjectPartition, before: list[bytes
 
 
 def wrong_with_bucket(session: StoreSession) -> list[str]:
-    """After a quiet time: what is referred to and not there, what is there and not referred to."""
+    """List missing objects that are referenced, and remaining objects that are not, after collection is done."""
     bucket = session.bucket
     state: State = session.look(lambda state: state, fresh=True)
     referenced = state.referenced()
