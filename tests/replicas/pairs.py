@@ -51,7 +51,7 @@ def assert_same(one: Store, other: Store) -> None:
 
 
 def assert_comes_back(source: Store, url: str, to: Path) -> None:
-    """What the replica contains is what the source does."""
+    """Check that the replica has the same content as the source."""
     restore(url, to)
     with sawlog.open(to, "r") as again:
         assert_same(source, again)

@@ -120,7 +120,7 @@ def run(tmp_path: Path, kills: int, seed: int) -> None:
 
 
 def logs_in(directory: Path) -> int:
-    """How many segments there are; 0 if directories are renamed at this moment."""
+    """Return the number of segments; 0 while directories are renamed."""
     try:
         return sum(1 for _ in directory.rglob("*.log"))
     except FileNotFoundError:

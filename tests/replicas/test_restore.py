@@ -54,7 +54,7 @@ def commits(url: str) -> int:
 
 
 class Broken(Exception):
-    """What an interruption raises."""
+    """Raised by an interruption."""
 
 
 def test_an_interrupted_restore_is_not_opened_and_continues(

@@ -1,4 +1,4 @@
-"""What is safely in the replica is removed here, and read from there: the topic is the same for all who read it."""
+"""Records that are safely in the replica are removed locally and read from there: readers see the same topic."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_a_recreated_topic_has_nothing_to_do_with_the_one_before(tiered: Tiered)
     assert values(tiered.log) == expected(0, 100)
 
 
-# --- retention, and what a replica mirrors
+# --- retention, and mirrored retention
 
 
 def test_mirrored_retention_follows_the_start_of_the_log_and_not_what_is_here(tiered: Tiered) -> None:
@@ -473,7 +473,7 @@ def test_asyncio_reads_it_without_standing_still(tiered: Tiered) -> None:
     assert ticks
 
 
-# --- what somebody does to the files, the names and the addresses
+# --- outside changes of files, names and addresses
 
 
 @pytest.mark.alternating
@@ -667,7 +667,7 @@ def test_the_replica_is_compared_as_it_is_in_the_bucket(tmp_path: Path, monkeypa
 def test_nothing_is_removed_here_that_no_commit_of_the_replica_refers_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rolled_back: str
 ) -> None:
-    """The bucket is rolled back while this process has its state in memory, and uploads of what is gone are left."""
+    """The bucket is rolled back while this process has its state in memory, and uploads of removed commits remain."""
     monkeypatch.setattr("sawlog.store.replica.shipment._INLINE_BYTES", 0)
     tiered = Tiered(tmp_path, count=100)
     before = tiered.log._local_offset

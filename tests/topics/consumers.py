@@ -1,4 +1,4 @@
-"""What the tests of consumers have in common: filling partitions, waiting, looking at a group's files."""
+"""Helpers for the tests of consumers: filling partitions, waiting, reading a group's files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def values(records: Any) -> list[bytes]:
 
 
 def until(condition: Any, *consumers: Consumer) -> None:
-    """Let consumers poll, as their own loops would, until something is true."""
+    """Poll the consumers until a condition holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"did not come about: {consumers}"
@@ -37,7 +37,7 @@ def until(condition: Any, *consumers: Consumer) -> None:
 
 
 def committed(store: DirectoryStore, partition: int = 0) -> int | None:
-    """What the group `billing` has committed for a partition of `orders`."""
+    """Return the offset that the group `billing` has committed for a partition of `orders`."""
     rows = {(row.topic, row.partition): row for row in store.groups.describe("billing").rows}
     return rows["orders", partition].committed
 
@@ -52,7 +52,7 @@ def names(store: DirectoryStore, group: str) -> list[str]:
 
 
 def remove(store: DirectoryStore, group: str, name: str) -> None:
-    """As a member does that takes another one for dead."""
+    """Fence a member as another member does that considers it dead."""
     directory = group_directory(store._directory, group, create=False)
     try:
         directory.remove(name)
@@ -61,6 +61,6 @@ def remove(store: DirectoryStore, group: str, name: str) -> None:
 
 
 def beats(store: DirectoryStore) -> int:
-    """How often the only member of the group `billing` has said that all is well."""
+    """Return the heartbeat counter of the only member of the group `billing`."""
     (member,) = store.groups.describe("billing").members
     return member.beat

@@ -24,7 +24,7 @@ from sawlog.store.directory.transactions.completion import PeerLost
 
 
 class Hall:
-    """Who can be reached, by address."""
+    """The reachable processes, by address."""
 
     def __init__(self) -> None:
         self.holders: dict[str, ForwardServer] = {}
@@ -60,7 +60,7 @@ class HallListener:
     def connect(self, address: str, deadline: Deadline) -> Pipe:
         holder = self._hall.holders.get(address)
         if holder is None:
-            raise PeerLost(f"nobody is at {address}")
+            raise PeerLost(f"no process at {address}")
         return Call(self._hall, address, holder.session())
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class HallListener:
 
 
 class Call:
-    """A connection: what is sent is answered at once."""
+    """A connection that answers each request at once."""
 
     def __init__(self, hall: Hall, address: str, session: ForwardSession) -> None:
         self._hall, self._address = hall, address

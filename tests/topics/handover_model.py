@@ -1,4 +1,4 @@
-"""A model of the handover (ADR 18), small enough to try everything that can happen.
+"""A model of the handover (ADR 18), small enough for an exhaustive search.
 
 A caller commits an intent with one part of two batches for each of two partitions. Each partition is held by a process
 of its own. Between any two steps any process may die, release its lock, append a record of its own, or the power may be
@@ -36,15 +36,15 @@ class Partition(NamedTuple):
 
     #: "" (nobody), "holder" (from the beginning), "caller", "other".
     owner: str = "holder"
-    #: Where the owner is in placing the part; "" if it does nothing.
+    #: The owner's step in placing the part; "" if it is idle.
     step: str = ""
-    #: "0" and "1" are the batches of the part, "x" is a record of somebody else.
+    #: "0" and "1" are the batches of the part, "x" is another writer's record.
     log: str = ""
-    #: How much of it is synced.
+    #: Length of the synced part of the log.
     durable: int = 0
     #: The offset in the note that the owner has written or found.
     at: int = -1
-    #: Whether the owner has been connected to the caller, and so learns of its end.
+    #: True if the owner has been connected to the caller, and so learns of its end.
     connected: bool = True
     #: Records of others that were acknowledged.
     others: int = 0
@@ -59,12 +59,12 @@ class State(NamedTuple):
     durable: frozenset[str] = frozenset()
     #: Changes of names since the last sync: (old, new), "" for none.
     changes: tuple[tuple[str, str], ...] = ()
-    #: Where the caller is; "dead".
+    #: The caller's step, or "dead".
     caller: str = "commit"
     acknowledged: bool = False
-    #: Where somebody is who completes the intent of a dead caller; "" if nobody does.
+    #: The step of the process that completes the intent of a dead caller; "" if there is none.
     completer: str = ""
-    #: How many deaths, releases and records of others may still come.
+    #: Number of deaths, releases and records of other writers that may still follow.
     deaths: int = 0
     cuts: int = 0
     releases: int = 0
@@ -88,12 +88,12 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """The protocol; `mistakes` names what is left out."""
+    """The protocol, without the steps named in `mistakes`."""
 
     mistakes: frozenset[str] = frozenset()
 
     def has(self, mistake: str) -> bool:
-        """Whether this mistake is made."""
+        """Return whether the protocol makes this mistake."""
         return mistake in self.mistakes
 
 
@@ -188,7 +188,7 @@ def complete(state: State, rules: Rules) -> Iterator[State]:
             if INTENT in state.names and all(_kind(state, "applied", number) for number in (0, 1)):
                 yield state.rename(INTENT, "")._replace(completer="sync")
             elif INTENT not in state.names and state.names:
-                # What was left is swept; but that the intent is gone may not be durable yet.
+                # The remains are swept, but the removal of the intent may not be durable yet.
                 yield state._replace(completer="clean" if rules.has("swept without a sync") else "sync")
         case "sync":
             yield state.synced()._replace(completer="clean")
@@ -212,7 +212,7 @@ def find(state: State, rules: Rules) -> Iterator[State]:
 
 
 def disturb(state: State, rules: Rules) -> Iterator[State]:
-    """A death, a power cut, a released lock, a record of somebody else."""
+    """A death, a power cut, a released lock, or another writer's record."""
     if state.deaths:
         fewer = state._replace(deaths=state.deaths - 1)
         if state.caller not in ("dead", "done"):
@@ -241,7 +241,7 @@ def disturb(state: State, rules: Rules) -> Iterator[State]:
 
 
 def _cut(state: State) -> Iterator[State]:
-    """All processes die. Of the changes of names any are kept, of a log any beginning with what was synced."""
+    """All processes die. Any subset of the name changes survives, and of a log any prefix with the synced part."""
     everyone_dead = state._replace(caller="dead", completer="", cuts=state.cuts - 1)
     for count in range(len(state.changes) + 1):
         for kept in combinations(state.changes, count):
@@ -275,7 +275,7 @@ def work(state: State, rules: Rules) -> Iterator[State]:
 
 
 def check(state: State) -> None:
-    """What holds in every state."""
+    """Check the invariants of every state."""
     for part in state.parts:
         if part.log.count("0") > 1 or part.log.count("1") > 1:
             raise Violation(f"a batch is there twice: {state}")
@@ -284,18 +284,18 @@ def check(state: State) -> None:
         if part.log[: part.durable].count("x") < part.others:
             raise Violation(f"an acknowledged record is lost: {state}")
         if state.acknowledged and "01" not in part.log[: part.durable]:
-            raise Violation(f"the caller was told that it is stored: {state}")
+            raise Violation(f"the caller got an acknowledgement: {state}")
         if part.shown and INTENT not in state.durable and not (state.acknowledged or _completes(state)):
             raise Violation(f"a part is visible that a power cut rolls back: {state}")
 
 
 def _completes(state: State) -> bool:
-    """Whether the intent may be gone because all of it is placed, durably."""
+    """Return whether the intent may be removed: all of it is placed, durably."""
     return all("01" in part.log[: part.durable] for part in state.parts)
 
 
 def check_end(state: State) -> None:
-    """What holds when nobody has anything left to do."""
+    """Check the invariants of a final state."""
     there = ["01" in part.log for part in state.parts]
     if len(set(there)) > 1 or any(part.log.count("0") != part.log.count("1") for part in state.parts):
         raise Violation(f"a part of a transaction: {state}")

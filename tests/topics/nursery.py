@@ -28,11 +28,11 @@ class Child:
         self.ended = False
 
     def hears(self) -> Any:
-        """What it says next."""
+        """Return the child's next line."""
         return self._nursery.hears(self.tag)
 
     def heard(self) -> list[Any]:
-        """What it has said and nobody has heard."""
+        """Return the lines that were not read yet."""
         return self._nursery.heard(self.tag)
 
     def waits_for(self, *said: Any) -> Any:
@@ -54,7 +54,7 @@ class Child:
             self.wait()
 
     def close(self) -> int:
-        """Let it close its store and end."""
+        """Make the child close its store and exit."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
@@ -92,7 +92,7 @@ class Nursery:
         tag = f"{role}{self._count}"
         self._lines[tag]
         self._order(start=tag, role=role, **{name: _plain(value) for name, value in arguments.items()})
-        # The first line is its process id: whoever reads it knows the child.
+        # The first line is its process id, which identifies the child.
         child = Child(self, tag, self._pid(tag))
         self._children.append(child)
         return child

@@ -1,4 +1,4 @@
-"""Where the stores of these tests live: in files or in memory, with the same handles for both."""
+"""Places for the stores of these tests: files or memory, with the same interface."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StorePlace:
         self.logs: list[Log] = []
 
     def directory(self) -> Any:
-        """What `DirectoryStore.open` takes."""
+        """The argument for `DirectoryStore.open`."""
         raise NotImplementedError
 
     def raw(self) -> Directory:
@@ -77,7 +77,7 @@ class MemoryPlace(StorePlace):
 
 
 def copied(directory: MemoryDirectory) -> MemoryDirectory:
-    """The same files elsewhere, without anybody's locks: what a process that died leaves."""
+    """Copy the files to another place without locks, as after the death of a process."""
     made = MemoryDirectory(directory.path)
     _copy(directory, made)
     return made

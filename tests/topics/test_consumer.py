@@ -1,4 +1,4 @@
-"""What consumers hand out and what they commit."""
+"""Consumers: returned records and committed offsets."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_a_consumer_that_is_forgotten_gives_its_partitions_back(store: Directory
 
 
 def test_a_consumer_in_a_long_loop_gives_up_in_the_middle_of_a_chunk(store: DirectoryStore) -> None:
-    """It asks for no more than the next record; the background interrupts the cursor."""
+    """The reader only asks for the next record; the background interrupts the cursor."""
     fill(store, 3000)
     with store.consumer("billing", ["orders"]) as one:
         two = None
@@ -189,7 +189,7 @@ def test_a_member_fenced_while_it_waits_for_its_turn_commits_nothing() -> None:
 
 
 def test_a_partition_whose_lock_was_taken_away_is_not_committed(store: DirectoryStore) -> None:
-    """Half a fencing: whoever did it died before it was done."""
+    """A member died halfway through fencing another one."""
     fill(store, 5)
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         consumer.poll(1)

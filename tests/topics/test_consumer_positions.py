@@ -1,4 +1,4 @@
-"""Where consumers start, continue, and what happens when that place is gone."""
+"""Positions of consumers: the start, continuing, and positions that are lost."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ PARTITIONS = 4
 
 
 class Worker:
-    """A process that consumes; what it has said so far, read by a thread."""
+    """A consumer process. A thread reads its output."""
 
     def __init__(self, path: Path, group: str = "billing", **options: Any) -> None:
         self.process: subprocess.Popen[str] = ready(start("consuming", "consume", path, group, json.dumps(options)))
@@ -54,7 +54,7 @@ class Worker:
         assert self.process.returncode == -signal.SIGKILL
 
     def finish(self) -> None:
-        """Let it close its consumer."""
+        """Make the process close its consumer."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self._end()
@@ -232,7 +232,7 @@ def test_a_stopped_member_loses_its_partitions_and_cannot_commit(
         assert other.committed("orders", 0) == 15
         assert other.committed("orders", 1) == 10
         assert len(other.assignment) == PARTITIONS
-    # It has joined again by its next call, and gets everything once the other has gone.
+    # Its next call joins again; it gets all partitions once the other member has left.
     wait(lambda: ask(stopped, "poll") != "0", "the stopped one works again")
     assert ask(stopped, "assignment") == str(list(range(PARTITIONS)))
 

@@ -1,4 +1,4 @@
-"""What is remembered of deleted topics: a topic that is recreated begins in a later leader epoch."""
+"""Leader epochs of deleted topics are remembered: a recreated topic begins in a later one."""
 
 from __future__ import annotations
 

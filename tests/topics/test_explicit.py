@@ -1,4 +1,4 @@
-"""What a program can say explicitly: options by name, expectations, pauses; and what a type checker sees of it."""
+"""Explicit options by name, expected offsets and pauses, and their types for a type checker."""
 
 from __future__ import annotations
 

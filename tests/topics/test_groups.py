@@ -273,7 +273,7 @@ def test_many_commits_take_little_room(store: DirectoryStore, monkeypatch: pytes
             turn.write(f"group {number % 5}", {("orders", 0): Committed(number, "id", "", 0, "")})
             size = turn._log.size_bytes
             count = len(turn._log.segments)
-        if number % 40 == 0:  # one reads now and then, over what was compacted meanwhile
+        if number % 40 == 0:  # one reads occasionally, across compacted records
             assert one.of(f"group {number % 5}")["orders", 0].offset == number
     assert size < 10 * 4096
     assert count <= 10

@@ -1,4 +1,4 @@
-"""What one store hands over to another: in one process, with real sockets, or in a hall where calls can fail."""
+"""Forwarding between stores: in one process, with real sockets, or with simulated calls that can fail."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_who_gets_the_lock_later_stores_a_batch_in_doubt_once(
     assert seen(orders) == [b"held", b"once"]
 
 
-# --- what a process leaves
+# --- after the end of a process
 
 
 def test_the_socket_is_there_while_a_partition_is_held_and_no_longer(file_place: FilePlace) -> None:
@@ -469,7 +469,7 @@ def test_many_threads_of_one_store_append_at_the_same_time(holder: DirectoryStor
 
 
 def test_a_holder_that_ends_between_two_promises_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It agrees to place one part, is asked for another one, and is gone."""
+    """The peer agrees to place one part, is asked for another, and disconnects."""
     hall, directory = Hall(), MemoryDirectory()
     holder, other = hall.store(directory), hall.store(directory)
     for number in range(2):

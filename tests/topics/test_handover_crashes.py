@@ -1,4 +1,4 @@
-"""Power cuts while a transaction is handed over, on the simulated disk: all or nothing, once, whatever was synced.
+"""Power cuts while a transaction is forwarded, on the simulated disk: it is stored once or not at all.
 
 Three stores on one disk: two hold a partition each, the third commits, to both and to a free one. Before each change of
 the disk the power is cut, or all processes die; then the next process opens what is left, and the power may be cut
@@ -72,7 +72,7 @@ def moments(scene: Scene, act: Callable[[], None]) -> list[FaultyStorage]:
 
 
 def traces(disk: FaultyStorage) -> list[str]:
-    """What says that a transaction is committed, or was."""
+    """Return the files that prove that a transaction is or was committed."""
     names = disk.child("staging").names()
     return [name for name in names if name.endswith(".intent") or ".at." in name or ".applied." in name]
 
@@ -87,7 +87,7 @@ def cuts(left: FaultyStorage, seeds: int = 2) -> Iterator[FaultyStorage]:
 
 
 def check(disk: FaultyStorage, part: list[bytes]) -> bool:
-    """All of it, or nothing, in the right order; returns which. The next transaction of the name can tell."""
+    """Check that the transaction is stored completely, in order, or not at all; return which."""
     with DirectoryStore.open(disk, maintenance_interval_s=None) as store:
         seen = [values(store["orders"].partition(number).scan()) for number in range(3)]
         kept = [each[1:] if each[:1] == [b"before"] else each for each in seen]
@@ -101,7 +101,7 @@ def check(disk: FaultyStorage, part: list[bytes]) -> bool:
         return kept[0] == part
 
 
-#: How many moments between the first and the last; None for all.
+#: Number of moments between the first and the last; None for all.
 FORMS = pytest.mark.parametrize(
     "count", [pytest.param(2, id="some"), pytest.param(None, id="all", marks=pytest.mark.slow)]
 )
@@ -131,7 +131,7 @@ def test_whoever_completes_it_after_the_deaths_of_all_may_lose_its_power_as_well
     begun = [moment for moment in left if traces(moment)]
     assert len(begun) > 20
     gone = [moment for moment in begun if not any(name.endswith(".intent") for name in traces(moment))]
-    assert len(gone) > 2  # the intent was removed, perhaps not durably, and what is left is swept
+    assert len(gone) > 2  # the intent was removed, perhaps not durably, and the remains are swept
     for moment in [*some_of(begun, count and 1, "begun"), gone[-1]] if count else [*begun, *gone]:
         second = moment.process_dies()
         again: list[FaultyStorage] = []
@@ -164,8 +164,8 @@ def commits_with(fault: Fault, who: int, value: bytes = b"small") -> tuple[Scene
     return scene, failing, raised
 
 
-#: Calls of a holder and what the commit says if they fail. The first two come before the decision to commit, the others
-#: after it, whichever thread is faster.
+#: Calls of a holder, and the error of the commit if they fail. The first two come before the decision to commit, the
+#: others after it, whichever thread is faster.
 SAID: list[tuple[str, str, type[SawlogError]]] = [
     ("read", "*.proposal", TransactionAborted),
     ("claim", "*.log", TransactionAborted),
@@ -221,7 +221,7 @@ def check_what_is_said(fault: Fault) -> tuple[SawlogError | None, bool]:
 
 
 def test_a_partition_whose_part_could_not_be_placed_takes_nothing_else_before_it() -> None:
-    """Its holder cannot read what is staged, after the commit. The lock is free: any process that can may place it."""
+    """After the commit the holder cannot read the staged batches. It releases the lock for another process."""
     fault = Fault(2, operations={"open_shared"}, names="*.batches", forever=True)
     scene, failing, raised = commits_with(fault, 0, LARGE)
     assert isinstance(raised, TransactionPending)
@@ -286,7 +286,7 @@ def test_nobody_gets_in_between_a_part_that_failed_and_the_release_of_the_lock(
 
 
 def is_in(thread: threading.Thread, function: Callable[..., object]) -> bool:
-    """Whether a thread is executing a function."""
+    """Return whether a thread is executing a function."""
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None:
         if frame.f_code is function.__code__:

@@ -7,7 +7,7 @@ import pytest
 from ..faults.seeds import repeat, shuffled
 from .handover_model import Violation, explore
 
-#: Which disturbances show the mistake.
+#: Disturbances that reveal the mistake.
 MISTAKES = {
     "no note": {"deaths": 1},
     "note not synced": {"deaths": 1},
@@ -46,7 +46,7 @@ def test_whatever_happens_a_handed_over_transaction_is_stored_once_or_not_at_all
     assert explore(**disturbances) > least
 
 
-# The quick form takes those that the seed chooses.
+# The quick form runs the cases that the seed chooses.
 @pytest.mark.alternating
 @pytest.mark.parametrize("count", [pytest.param(4, id="some"), pytest.param(None, id="all", marks=pytest.mark.slow)])
 def test_the_model_notices_each_mistake(count: int | None) -> None:

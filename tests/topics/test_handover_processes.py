@@ -23,7 +23,7 @@ from .stores import values
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    """Where the other processes come from."""
+    """The parent of the other processes."""
     with Nursery() as made:
         yield made
 
@@ -41,18 +41,18 @@ def opened(path: Path, timeout_s: float = 20.0) -> DirectoryStore:
 
 
 def found(path: Path) -> list[list[bytes | None]]:
-    """What is in each partition."""
+    """Return the values in each partition."""
     with DirectoryStore.open(path, "r") as store:
         return [values(store["orders"].partition(number).scan()) for number in range(3)]
 
 
 def times(path: Path, value: bytes) -> list[int]:
-    """How often a record is in each partition."""
+    """Return the number of copies of a record in each partition."""
     return [each.count(value) for each in found(path)]
 
 
 def staged(path: Path) -> list[str]:
-    """What transactions have left."""
+    """Return the files of transactions that are left."""
     return [each.name for each in (path / "staging").iterdir() if not each.name.startswith("=")]
 
 
@@ -243,7 +243,7 @@ def test_a_holder_that_stands_still_after_the_commit_point_leaves_it_pending_and
 
 
 def _calls_of_a_holder(nursery: Nursery, path: Path, **options: object) -> int:
-    """How many calls to the disk a process makes that is handed two parts of a transaction."""
+    """Return the number of disk calls of a process that places two forwarded parts of a transaction."""
     holder = nursery.start("hold", path=path, topic="orders", partitions=[0, 1], stop_at=0)
     holder.waits_for("ready")
     caller = nursery.start(
@@ -287,7 +287,7 @@ def test_a_caller_that_is_killed_at_any_step_has_stored_all_or_nothing_and_can_r
         caller.waits_for("stopped")
         committed = any(name.endswith(".intent") for name in staged(path))
         caller.kill()
-        if committed:  # the holders notice its end, and nobody else is needed
+        if committed:  # the holders notice its end; no other process is needed
             until(lambda value=value: times(path, value) == [1, 1, 0] and not staged(path), f"{value!r} is completed")
         again = nursery.start("commit", **common, value=value.decode(), sequence=sequence)
         outcomes.add((committed, again.hears()["replayed"]))
@@ -350,13 +350,13 @@ def test_both_are_killed_and_the_next_process_completes_what_was_committed(nurse
 
 
 class Writer:
-    """A process that appends in one form, and those that follow it when it is killed."""
+    """A process that appends in one way, with its successors when it is killed."""
 
     def __init__(self, nursery: Nursery, path: Path, form: str) -> None:
         self._nursery, self._path = nursery, path
         self.form = form
         self.generation = 0
-        #: Values by partition, in the order in which they were tried; and those that were acknowledged.
+        #: Attempted values by partition, in order, and the acknowledged ones.
         self.tried: list[tuple[int, bytes]] = []
         self.stored: list[tuple[int, bytes]] = []
         self.child = self._start(0)
@@ -367,7 +367,7 @@ class Writer:
         return self._nursery.start("stream", path=self._path, topic="orders", tag=tag, form=self.form, first=first)
 
     def listen(self) -> None:
-        """Hear what has been said meanwhile."""
+        """Read the output so far."""
         for said in self.child.heard():
             assert not str(said).startswith("failed"), said
             what, *rest = str(said).split()
@@ -434,7 +434,7 @@ def test_whatever_is_killed_acknowledged_records_are_there_once_and_named_ones_e
             victim.restart()
     for writer in writers:
         writer.kill()
-    with opened(path) as store:  # completes what was committed
+    with opened(path) as store:  # completes the committed transactions
         assert all(store["orders"].partition(number).verify() for number in range(3))
     assert staged(path) == []
     check(writers, found(path))

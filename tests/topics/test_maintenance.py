@@ -1,4 +1,4 @@
-"""Maintenance of a whole store: what is due is done, also to logs that nobody writes, also after a restart."""
+"""Maintenance of a whole store: due work is done, also on idle logs and after a restart."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_the_background_goes_on_after_a_failure(place: StorePlace, monkeypatch: 
 def test_closing_a_store_ends_a_compaction_that_is_going_on(
     file_place: FilePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not waited for: it ends where it is, and leaves nothing behind but what the next open removes."""
+    """Closing interrupts the compaction. The next open removes what it leaves behind."""
     begun, go_on = threading.Event(), threading.Event()
     chunks_of = rewrite.chunks_of
 

@@ -74,7 +74,7 @@ def test_a_member_that_left_is_not_seen_and_leaves_no_file(group: Members) -> No
 
 
 def test_a_member_whose_lock_is_free_is_dead_and_its_file_goes(group: Members) -> None:
-    """As the kernel leaves it: the file and its note are there, the lock is not held."""
+    """Leave the file and its note without a lock, as the kernel does after a death."""
     joined = group.join("", ["orders"], 10_000)
     other = group.join("", ["orders"], 10_000)
     joined._held.release()
@@ -109,7 +109,7 @@ def test_a_member_is_silent_after_its_own_session_timeout(group: Members, clock:
 
 
 def test_time_in_which_nobody_looked_does_not_count(group: Members, clock: Clock) -> None:
-    """The one who looks may have been stopped itself, and the other one with it."""
+    """The observer may have been stopped itself, together with the observed member."""
     joined = group.join("", ["orders"], 5000)
     group.look()
     clock.now += 3600

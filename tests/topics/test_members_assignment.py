@@ -1,4 +1,4 @@
-"""Who should own which partition: complete, balanced, sticky, the same for everyone."""
+"""The assignment of partitions is complete, balanced, sticky and deterministic."""
 
 from __future__ import annotations
 

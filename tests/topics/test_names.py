@@ -1,4 +1,4 @@
-"""Which names a topic may have, and that no other name gets to the file system."""
+"""Valid names of topics; no other name reaches the file system."""
 
 from __future__ import annotations
 

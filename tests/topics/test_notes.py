@@ -1,4 +1,4 @@
-"""What named transactions leave is small, holds no records, and goes."""
+"""The notes of named transactions are small, contain no records, and expire."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opened(root: Directory) -> DirectoryStore:
 
 
 def commit(store: DirectoryStore, name: str, sequence: int, topic: str = "orders", value: bytes = SECRET) -> bool:
-    """Whether it was stored now, and not before."""
+    """Return whether the transaction was stored now rather than before."""
     with store.transaction(name, sequence) as tx:
         tx.append(topic, value)
     return not tx.replayed

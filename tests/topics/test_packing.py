@@ -1,4 +1,4 @@
-"""`Packer`: single records become batches that somebody else stores, once, in order, whatever goes wrong between."""
+"""`Packer`: single records become batches that another component stores, once and in order, despite errors between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store does what a broker, Spark and the command line need, on every kind of directory; and the suite notices what
+"""The store suite passes on every kind of directory, and notices what
 a store does not."""
 
 from __future__ import annotations

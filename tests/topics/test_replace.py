@@ -1,4 +1,4 @@
-"""A topic takes another one's place: at one moment, with nothing lost, whoever is reading or writing."""
+"""Replacing a topic is atomic and loses nothing, also beside readers and writers."""
 
 from __future__ import annotations
 

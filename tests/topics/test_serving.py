@@ -250,7 +250,7 @@ def test_those_who_look_do_not_disturb_those_who_take(tmp_path: Path) -> None:
             for _ in range(40):
                 served = serve(store)
                 assert served.current
-                # As the kernel leaves it after kill -9: the file is there, the lock is free.
+                # The state after kill -9: the file exists, the lock is free.
                 assert served._held is not None
                 served._held.release()
             serve(store).release()

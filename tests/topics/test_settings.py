@@ -13,7 +13,7 @@ from sawlog.store import settings
 
 from ..looping import for_each
 
-#: For every setting: a value that is not the default, what is kept of it, and where it ends up.
+#: For every setting: a value other than the default, its stored form, and its place in the config.
 EXAMPLES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "cleanup.policy": ("compact", "compact", {"compact": True, "delete": False}),
     "retention.ms": ("86400000", 86_400_000, {"retention_ms": 86_400_000}),

@@ -22,7 +22,7 @@ def store(place: StorePlace) -> Iterator[DirectoryStore]:
 
 
 def staged(store: DirectoryStore, job: str, *given: bytes, partition: int = 0) -> Part:
-    """What a task has staged."""
+    """Stage records as a task does."""
     with store._staging.task(job) as task:
         piece = task.write(encode([(value,) for value in given]))
         task.sync()
@@ -30,7 +30,7 @@ def staged(store: DirectoryStore, job: str, *given: bytes, partition: int = 0) -
 
 
 def left(store: DirectoryStore) -> list[str]:
-    """What lies in the staging area beside notes."""
+    """Return the files in the staging area except notes."""
     return [name for name in store._directory.child("staging").names() if not name.startswith("=")]
 
 

@@ -1,4 +1,4 @@
-"""A store of topics: made, listed, described, altered, deleted; and what it refuses to touch."""
+"""Creating, listing, describing, altering and deleting topics, and directories that a store refuses to touch."""
 
 from __future__ import annotations
 

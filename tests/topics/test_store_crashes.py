@@ -1,4 +1,4 @@
-"""A process dies at any call to the disk, while topics are made, changed and deleted and while transactions commit.
+"""Processes die at any call to the disk, while topics are created, changed and deleted and while transactions commit.
 
 For each operation the process dies at its first call, at its second, its third... until it gets through. It dies before
 the call took effect, after it, or during a write. Then another process opens what is left:
@@ -43,7 +43,7 @@ FORMS = pytest.mark.parametrize(
 
 
 def effects_of(what: str, count: int | None) -> list[Effect]:
-    """All of them in the slow form, one in the quick form."""
+    """All effects in the slow form, one in the quick form."""
     return EFFECTS if count is None else shuffled(EFFECTS, what)[:1]
 
 
@@ -53,7 +53,7 @@ class Operation:
 
     name: str
     act: Callable[[DirectoryStore], object]
-    #: Before the process that dies begins to count: what it has done already.
+    #: Preparation by the process that dies, before its calls are counted.
     prepare: Callable[[DirectoryStore], object] = lambda store: None
 
 
@@ -125,7 +125,7 @@ def opened(directory: Any) -> DirectoryStore:
 
 @dataclass(frozen=True)
 class Death:
-    """What a process left that died during an operation."""
+    """The state left by a process that died during an operation."""
 
     left: MemoryDirectory
     before: State
@@ -166,7 +166,7 @@ def deaths(operation: Operation, effect: Effect, count: int | None = None, *, in
 
 
 def undisturbed(operation: Operation, start: MemoryDirectory) -> tuple[State, int]:
-    """What is there when the operation is done, and how many calls it has made."""
+    """Return the state after the operation and the number of its calls."""
     directory = FaultyDirectory(copied(start))
     with opened(directory) as store:
         operation.prepare(store)
@@ -179,7 +179,7 @@ def undisturbed(operation: Operation, start: MemoryDirectory) -> tuple[State, in
 
 
 def check(death: Death, found: DirectoryStore) -> None:
-    """What another process finds when it has opened what was left."""
+    """Check the store that another process opens after the death."""
     allowed = [death.after] if death.returned else [death.before, death.after]
     assert state(found) in allowed, death
     topics = found._directory.child("topics")
@@ -239,7 +239,7 @@ def mishaps(
 
 
 def every_mishap(operation: Operation, count: int | None) -> Iterator[tuple[Death, DirectoryStore, SawlogError | None]]:
-    """Those with each effect, or with the one of the quick form."""
+    """The cases with each effect, or with the effect of the quick form."""
     for effect in effects_of(f"mishap in {operation.name}", count):
         yield from mishaps(operation, effect, count)
 
@@ -278,14 +278,14 @@ def test_what_a_transaction_says_of_itself_is_true(operation: Operation, count: 
                 check(death, store)
                 if isinstance(raised, TransactionPending):
                     assert state(store) == death.after, death
-                elif raised is not None and type(raised) is not TransactionError:  # which says that nobody knows
+                elif raised is not None and type(raised) is not TransactionError:  # outcome unknown
                     assert state(store) == death.before, death
         assert type(None) in said
         assert len(said) > 1
         assert count is not None or {TransactionAborted, TransactionPending} <= said
 
 
-# --- what is promised and not there yet
+# --- promised records that are not placed yet
 
 
 def staged(directory: MemoryDirectory) -> list[str]:
@@ -293,7 +293,7 @@ def staged(directory: MemoryDirectory) -> list[str]:
 
 
 def pending(operation: Operation, effect: Effect, count: int | None) -> list[Death]:
-    """The deaths that left an intent, by their calls: all of them, or so many and two more."""
+    """Return deaths that left an intent, by their calls: all of them, or `count` and the first and last."""
     all_deaths = deaths(operation, effect, in_order=False)
     left = (death for death in all_deaths if any(name.endswith(".intent") for name in staged(death.left)))
     found = sorted(islice(left, None if count is None else count + 2), key=lambda death: death.call)
@@ -340,7 +340,7 @@ def test_whoever_writes_first_places_what_was_promised_before_anything_else(
     "effect", [pytest.param(each, marks=pytest.mark.slow) for each in EFFECTS[:-1]] + [EFFECTS[-1]]
 )
 def test_whoever_rolls_forward_may_die_as_well(effect: Effect, count: int | None) -> None:
-    """A death at any call of the one who opens what was left: by a death while placing, and by one at the end."""
+    """A process dies at any call while it opens a store that was left by a death during placement, or at its end."""
     left = pending(LARGE_ONE, effect, count)
     for death in (left[len(left) // 2], left[-1]):
         counting = FaultyDirectory(copied(death.left))
@@ -401,7 +401,7 @@ def test_a_sequence_that_is_completed_late_does_not_hide_a_later_one(count: int 
 
 
 def left_by_each_death(disk: FaultyStorage, act: Callable[[], object]) -> list[FaultyStorage]:
-    """What the next process finds, if the one that acts dies before any of its changes of the disk."""
+    """Return the state that the next process finds if the acting one dies before any of its changes of the disk."""
     left: list[FaultyStorage] = []
     disk.watch = lambda step: left.append(disk.process_dies())
     act()
@@ -411,7 +411,7 @@ def left_by_each_death(disk: FaultyStorage, act: Callable[[], object]) -> list[F
 
 
 def check_power_cut_after_writing(left: FaultyStorage) -> None:
-    """The next process writes, which is acknowledged; what it saw and what it wrote survives the power cut."""
+    """The next process writes and is acknowledged; everything that it read and wrote survives the power cut."""
     with opened(left) as store:
         write_everywhere(store)
         expected = state(store)

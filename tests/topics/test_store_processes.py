@@ -1,4 +1,4 @@
-"""Several processes and one store: who may write what, and what a killed one leaves."""
+"""Several processes and one store: concurrent writers, and the state that a killed process leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a store sweeps what the dead have left, and nothing of the living."""
+"""Opening a store removes the files of dead processes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics: where records go, what comes back, and what is refused before anything is written."""
+"""Topics: routing, reading, and arguments that are refused before anything is written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic(place: StorePlace) -> DirectoryTopic:
 
 
 def by_partition(keys: list[bytes], partitions: int = 3) -> dict[int, list[bytes]]:
-    """Which keys go where, in order."""
+    """Return the keys of each partition, in order."""
     parts: dict[int, list[bytes]] = {}
     for key in keys:
         parts.setdefault(partition_for(key, partitions), []).append(key)

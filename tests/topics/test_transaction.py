@@ -409,7 +409,7 @@ class Broken:
         return tx
 
     def reopened(self) -> DirectoryStore:
-        """What the next process finds."""
+        """Return the store that the next process finds."""
         return DirectoryStore.open(copied(self.inner), maintenance_interval_s=None)
 
 
@@ -464,7 +464,7 @@ def test_a_disk_that_is_full_while_records_are_collected_ends_the_transaction() 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_a_failed_fsync_while_placing_leaves_it_to_the_next_open(number: int) -> None:
     broken = Broken()
-    broken.store.close()  # so that nothing is left to sync but what the transaction writes
+    broken.store.close()  # so that only the writes of the transaction need a sync
     broken.store = DirectoryStore.open(broken.directory, maintenance_interval_s=None)
     for topic in broken.store:
         for partition in range(topic.partitions):
@@ -475,7 +475,7 @@ def test_a_failed_fsync_while_placing_leaves_it_to_the_next_open(number: int) ->
     with pytest.raises(TransactionPending):
         tx.commit()
     broken.directory.disarm()
-    for partition in range(3):  # nobody may write at offsets that are promised
+    for partition in range(3):  # no process may write at promised offsets
         with pytest.raises(LogFailed):
             broken.store["orders"].append(b"no", partition=partition)
     with pytest.raises(LogFailed):

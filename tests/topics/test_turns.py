@@ -1,4 +1,4 @@
-"""Several processes append to one topic: who has the lock, and when it is given back."""
+"""Several processes append to one topic: taking and releasing the locks."""
 
 from __future__ import annotations
 

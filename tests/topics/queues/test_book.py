@@ -24,7 +24,7 @@ from sawlog.store.queues.delivery_state import (
 
 
 def store(state: DeliveryState, stored: dict[int, bytes]) -> None:
-    """What a turn does at its end."""
+    """End a turn."""
     changed = state.settle()
     for number, value in changed.items():
         if value is None:
@@ -84,7 +84,7 @@ def test_a_book_is_what_a_plain_model_says(steps: list[tuple[str, int, int]]) ->
             model |= {n: Entry(DOUBTFUL, e.deliveries, 0, "") for n, e in over.items()}
         elif what == "reload":
             state = loaded(state.base, stored)
-        elif what == "lose" and stored:  # damage: what was in the page counts as new
+        elif what == "lose" and stored:  # damage: the messages of the page count as new
             lost = sorted(stored)[number % len(stored)]
             del stored[lost]
             state = loaded(base, stored)

@@ -1,4 +1,4 @@
-"""Queues in one process: delivery, answers, time-outs, dead letters, delays, and what they refuse."""
+"""Queues in one process: delivery, answers, timeouts, dead letters, delays, and refused arguments."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ PARTITIONS = 2
 
 
 class Worker:
-    """A process that works on the queue; what it has said so far, read by a thread."""
+    """A worker process of the queue. A thread reads its output."""
 
     def __init__(self, store: Store, role: str = "work", **options: Any) -> None:
         self.process: subprocess.Popen[str] = ready(start("queueing", role, store.path, json.dumps(options)))
         #: ((partition, offset), deliveries) in the order of delivery.
         self.got: list[tuple[tuple[int, int], int]] = []
-        #: Those whose acks were durable, and those whose acks had at least begun.
+        #: Messages with durable acks, and messages whose acks had at least begun.
         self.acked: set[tuple[int, int]] = set()
         self.acking: set[tuple[int, int]] = set()
         self._reader = threading.Thread(target=self._read)

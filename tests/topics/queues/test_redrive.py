@@ -29,7 +29,7 @@ def die(store: Store, count: int, group: str = "workers", topic: str = "orders")
 
 
 def values(store: Store, group: str = "workers") -> list[bytes | None]:
-    """What a queue delivers now."""
+    """Return the values that a queue delivers now."""
     found = []
     with store.queue("orders", group=group, dead_letters="dead") as queue:
         for message in queue.drain():
