@@ -5,10 +5,26 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ..broker.security.acls import (
+    CLUSTER_NAME,
+    EVERY,
+    EVERYBODY,
+    OPERATIONS,
+    Binding,
+    Filter,
+    Operation,
+    Pattern,
+    Permission,
+    Resource,
+    check_principal,
+    parse,
+    word,
+)
+from ..broker.security.authorizer import sorted_bindings
 from ..broker.security.mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Salted
 from ..display import counted
 from ..errors import InvalidConfig
@@ -17,10 +33,6 @@ from .output import Column, OutputFormat, Printer, note
 from .places import acls_of, open_place, users_of
 from .program import Command, CommandGroup
 from .terminal import confirm, new_password
-
-if TYPE_CHECKING:
-    from ..broker.security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
-
 
 users = typer.Typer(help="Add, list and delete users of the broker.", cls=CommandGroup, rich_markup_mode=None)
 
@@ -155,6 +167,8 @@ Operations = Annotated[
 ]
 IsPrefixed = Annotated[bool, typer.Option("--prefixed", help="Names are prefixes: orders- means orders-1, orders-eu.")]
 
+#: The principal of an unauthenticated client.
+_ANONYMOUS = "User:ANONYMOUS"
 _RULE_COLUMNS = [
     Column("resource"),
     Column("name"),
@@ -210,8 +224,6 @@ def add_rules(
       sawlog acl add -d data --deny User:shop --operation delete --topic '*'
       sawlog acl add -d data --allow User:ops --operation all --cluster --topic '*' --group '*'
     """
-    from ..broker.security.acls import EVERY, Filter, Permission
-
     operations = _operations(operation)
     resources = _resources(topic, group, transactional_id, cluster)
     people = [(Permission.ALLOW, read_as(_user, each, "--allow")) for each in allow or ()]
@@ -229,10 +241,10 @@ def add_rules(
     Printer(output).rows([each.fields for each in made], _RULE_COLUMNS)
     if output is OutputFormat.TABLE:
         old = len(before.intersection(made))
-        note(f"added {_counted(len(made) - old)}" + (f"; {old} existed already" if old else ""))
+        note(f"added {counted(len(made) - old, 'rule')}" + (f"; {old} existed already" if old else ""))
         if not before:
             note("these are the first rules: from now on brokers refuse everything else, except to super users")
-            if not any(principal in (_EVERYBODY, _ANONYMOUS) for _, principal in people):
+            if not any(principal in (EVERYBODY, _ANONYMOUS) for _, principal in people):
                 note(f"unauthenticated clients are {_ANONYMOUS}, and none of these rules applies to that principal")
 
 
@@ -258,9 +270,8 @@ def list_rules(
       sawlog acl list -d data --topic orders --output json
       sawlog acl list -b 127.0.0.1:9092 --principal User:ann
     """
-    from ..broker.security.acls import Pattern
-
-    wanted = _filters(Pattern.MATCH, principal, None, operation, topic, group, transactional_id, cluster)
+    resources = _resources(topic, group, transactional_id, cluster)
+    wanted = _filters(Pattern.MATCH, principal, None, _operations(operation), resources)
     with open_place(data, broker) as store:
         rules = acls_of(store)
         found = [rules.find(each) for each in wanted]
@@ -297,26 +308,25 @@ def delete_rules(
       sawlog acl delete -d data --topic orders- --prefixed --operation write --yes
       sawlog acl delete -d data --all --yes
     """
-    from ..broker.security.acls import Filter, Pattern
-
     given = (principal, permission, operation, topic, group, transactional_id, cluster or None)
     if every == any(each is not None for each in given):
         raise typer.BadParameter("select rules with --principal, --topic, ..., or give --all", param_hint="--all")
     pattern = Pattern.PREFIXED if prefixed else Pattern.LITERAL
     wanted = [Filter()]
     if not every:
-        wanted = _filters(pattern, principal, permission, operation, topic, group, transactional_id, cluster)
+        resources = _resources(topic, group, transactional_id, cluster)
+        wanted = _filters(pattern, principal, permission, _operations(operation), resources)
     with open_place(data, broker) as store:
         rules = acls_of(store)
         found = _joined([rules.find(each) for each in wanted])
         left = len(rules.find(Filter())) - len(found)
     if found:
-        confirm(f"delete {_counted(len(found))}", yes)
+        confirm(f"delete {counted(len(found), 'rule')}", yes)
         with open_place(data, broker, "w") as store:
             found = _joined(acls_of(store).delete(wanted))
     Printer(output).rows([each.fields for each in found], _RULE_COLUMNS, empty="no rules match; nothing was deleted")
     if output is OutputFormat.TABLE and found:
-        note(f"deleted {_counted(len(found))}")
+        note(f"deleted {counted(len(found), 'rule')}")
         if not left:
             note("no rules are left: every operation is allowed")
 
@@ -338,8 +348,6 @@ def _bindings(
     prefixed: bool,
 ) -> Iterator[Binding]:
     """Yield one rule for each combination."""
-    from ..broker.security.acls import Binding, Pattern
-
     for permission, principal in people:
         for resource, name in resources:
             pattern = Pattern.PREFIXED if prefixed and not _is_single(resource, name) else Pattern.LITERAL
@@ -350,8 +358,6 @@ def _bindings(
 
 def _user(text: str) -> str:
     """Parse a principal. Only users are accepted, because no other type would ever match."""
-    from ..broker.security.acls import check_principal
-
     check_principal(text)
     if not text.startswith("User:"):
         raise InvalidConfig(f"a principal is User:NAME, not {text!r}")
@@ -359,8 +365,6 @@ def _user(text: str) -> str:
 
 
 def _operations(given: list[str] | None) -> list[Operation]:
-    from ..broker.security.acls import Operation, parse
-
     found = [read_as(lambda text: parse(Operation, text), each, "--operation") for each in given or ()]
     if Operation.ANY in found:
         raise typer.BadParameter("any is not an operation; all stands for every one", param_hint="--operation")
@@ -370,8 +374,6 @@ def _operations(given: list[str] | None) -> list[Operation]:
 def _resources(
     topics: list[str] | None, groups: list[str] | None, transactional_ids: list[str] | None, cluster: bool
 ) -> list[tuple[Resource, str]]:
-    from ..broker.security.acls import CLUSTER_NAME, Resource
-
     return [
         *((Resource.TOPIC, each) for each in topics or ()),
         *((Resource.GROUP, each) for each in groups or ()),
@@ -382,8 +384,6 @@ def _resources(
 
 def _check_operations(operations: list[Operation], resources: list[tuple[Resource, str]]) -> None:
     """Refuse an operation that its resource does not have: the rule would never match."""
-    from ..broker.security.acls import OPERATIONS, Operation, word
-
     for resource in dict.fromkeys(kind for kind, _ in resources):
         valid = (*OPERATIONS[resource], Operation.ALL)
         for each in operations:
@@ -396,8 +396,6 @@ def _check_operations(operations: list[Operation], resources: list[tuple[Resourc
 
 def _is_single(resource: Resource, name: str) -> bool:
     """Return whether --prefixed does not apply to this resource or name."""
-    from ..broker.security.acls import EVERY, Resource
-
     return resource is Resource.CLUSTER or name == EVERY
 
 
@@ -413,32 +411,24 @@ def _filters(
     pattern: Pattern,
     principal: str | None,
     permission: str | None,
-    operation: list[str] | None,
-    topics: list[str] | None,
-    groups: list[str] | None,
-    transactional_ids: list[str] | None,
-    cluster: bool,
+    operations: list[Operation],
+    resources: list[tuple[Resource, str]],
 ) -> list[Filter]:
     """Return one filter for each combination."""
-    from ..broker.security.acls import Filter, Operation, Pattern, Permission, Resource, parse
-
     kind = Permission.ANY
     if permission is not None:
         kind = read_as(lambda text: _allow_or_deny(parse(Permission, text)), permission, "--permission")
     places: list[tuple[Resource, str | None, Pattern]] = [
-        (resource, name, Pattern.LITERAL if _is_single(resource, name) else pattern)
-        for resource, name in _resources(topics, groups, transactional_ids, cluster)
+        (resource, name, Pattern.LITERAL if _is_single(resource, name) else pattern) for resource, name in resources
     ] or [(Resource.ANY, None, Pattern.ANY)]
     return [
         Filter(resource, name, principal, what, kind, by)
-        for what in _operations(operation) or [Operation.ANY]
+        for what in operations or [Operation.ANY]
         for resource, name, by in places
     ]
 
 
 def _allow_or_deny(given: Permission) -> Permission:
-    from ..broker.security.acls import Permission
-
     if given is Permission.ANY:
         raise InvalidConfig("give allow or deny")
     return given
@@ -446,14 +436,4 @@ def _allow_or_deny(given: Permission) -> Permission:
 
 def _joined(found: Sequence[Sequence[Binding]]) -> list[Binding]:
     """Return the rules that any filter matched, without duplicates, in order."""
-    from ..broker.security.authorizer import sorted_bindings
-
     return sorted_bindings({each for some in found for each in some})
-
-
-#: The principals that stand for every client and for an unauthenticated one.
-_EVERYBODY, _ANONYMOUS = "User:*", "User:ANONYMOUS"
-
-
-def _counted(count: int) -> str:
-    return counted(count, "rule")
