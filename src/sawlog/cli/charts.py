@@ -7,6 +7,7 @@ point for commands, with the options `Plot` and `NoPlot`.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -86,19 +87,12 @@ def round_steps(most: float, count: int = 4) -> list[float]:
     if most < 1e-9:  # effectively zero
         return [0.0, 1.0]
     rough = most / count
-    power = 10.0 ** len(str(int(rough))) / 10 if rough >= 1 else 10.0 ** _exponent(rough)
+    power = 10.0 ** math.floor(math.log10(rough))
     step = next((factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough), 10 * power)
     steps = [0.0]
     while steps[-1] < most:
         steps.append(steps[-1] + step)
     return steps
-
-
-def _exponent(number: float) -> int:
-    exponent = 0
-    while number < 1:
-        number, exponent = number * 10, exponent - 1
-    return exponent
 
 
 def time_steps(start_ms: int, end_ms: int, count: int = 8) -> list[tuple[int, str]]:

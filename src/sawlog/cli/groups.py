@@ -30,7 +30,6 @@ from .terminal import ProgressBar, confirm
 from .units import format_count
 
 if TYPE_CHECKING:
-    from ..store.groups import GroupRow
     from .places import AnyStore
 
 groups = typer.Typer(
@@ -158,14 +157,14 @@ def seek(
     bound = parsed("--to", to, parse_bound)
     with open_place(data, broker, "r" if dry_run else "w") as store:
         rows = _moves(store, group, bound, by or 0, topic, partition)
-        for row in rows:
-            _note_adjustment(row)
+        for row in rows:  # in every output format: the requested offset was adjusted
+            if row["remark"]:
+                note(f"{row['topic']}/{row['partition']}: {row['remark']}")
         if not rows:
             raise typer.BadParameter(f"{group} has not read any topic yet; give one with --topic", param_hint="--topic")
         if not dry_run:
-            move = (
-                store.groups.seek if group in store.groups.list() else store.groups.commit
-            )  # commit creates a new group
+            exists = group in store.groups.list()
+            move = store.groups.seek if exists else store.groups.commit  # `commit` creates a new group
             move(group, {(row["topic"], row["partition"]): row["to"] for row in rows})
     columns = [Column("topic"), Column("partition"), Column("committed", "from"), Column("to"), Column("lag")]
     if output is not OutputFormat.TABLE:
@@ -213,7 +212,9 @@ def _moves(
     store: AnyStore, group: str, bound: Bound | None, by: int, topics: list[str] | None, partitions: list[int] | None
 ) -> list[dict[str, Any]]:
     """Return the new offset of each partition."""
-    committed = {(row.topic, row.partition): row.committed for row in _rows_of(store, group, bool(topics))}
+    is_new = topics and group not in store.groups.list()  # `describe` raises if there is no such group
+    found = () if is_new else store.groups.describe(group).rows
+    committed = {(row.topic, row.partition): row.committed for row in found}
     names = topics or sorted({topic for topic, _ in committed})
     moves = []
     for name in names:
@@ -230,19 +231,6 @@ def _moves(
             row = {"topic": name, "partition": number, "committed": before, "to": target, "lag": lag}
             moves.append({**row, "remark": remark})
     return moves
-
-
-def _note_adjustment(row: dict[str, Any]) -> None:
-    """Report on stderr, in every output format, that the requested offset was adjusted."""
-    if row["remark"]:
-        note(f"{row['topic']}/{row['partition']}: {row['remark']}")
-
-
-def _rows_of(store: AnyStore, group: str, may_be_new: bool) -> list[GroupRow]:
-    """Return the rows of a group, or no rows for a new group if `may_be_new`."""
-    if may_be_new and group not in store.groups.list():
-        return []
-    return list(store.groups.describe(group).rows)
 
 
 def redrive(

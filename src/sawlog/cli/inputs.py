@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -84,10 +85,10 @@ def read_input(kind: InputFormat, stream: BinaryIO, fields: Fields) -> Parts:
     """Yield the records of an input of any format except `file`, which is one record and is streamed."""
     readers: dict[InputFormat, Callable[[BinaryIO, Fields], Parts]] = {
         InputFormat.LINES: _lines,
-        InputFormat.NDJSON: _ndjson,
+        InputFormat.NDJSON: partial(_objects, _from_object),
         InputFormat.CSV: _csv,
         InputFormat.PARQUET: _parquet,
-        InputFormat.RECORDS: _records,
+        InputFormat.RECORDS: partial(_objects, _stored),
     }
     return readers[kind](stream, fields)
 
@@ -113,22 +114,15 @@ def _lines(stream: BinaryIO, fields: Fields) -> Parts:
 # --- objects
 
 
-def _ndjson(stream: BinaryIO, fields: Fields) -> Parts:
+def _objects(make: Callable[[int, bytes, Fields], InputRecord], stream: BinaryIO, fields: Fields) -> Parts:
+    """Yield one record per line that is not blank."""
     for number, line in enumerate(stream, 1):
-        text = line.strip()
-        if text:
-            yield _try(number, _ndjson_entry, text, fields)
+        if text := line.strip():
+            yield _try(number, make, text, fields)
 
 
-def _ndjson_entry(number: int, text: bytes, fields: Fields) -> InputRecord:
+def _from_object(number: int, text: bytes, fields: Fields) -> InputRecord:
     return _entry(number, _object(text), fields, text)
-
-
-def _records(stream: BinaryIO, fields: Fields) -> Parts:
-    for number, line in enumerate(stream, 1):
-        text = line.strip()
-        if text:
-            yield _try(number, _stored, text)
 
 
 def _csv(stream: BinaryIO, fields: Fields) -> Parts:
@@ -237,7 +231,7 @@ def _as_time(value: Any) -> int | None:
     raise ValueError(f"{value!r} is not a time; give milliseconds since 1970 or an ISO time")
 
 
-def _stored(number: int, text: bytes) -> InputRecord:
+def _stored(number: int, text: bytes, fields: Fields) -> InputRecord:
     """Parse a record as `read --output ndjson` writes it."""
     found = _object(text)
     pairs: Iterable[Any] = found.get("headers") or ()

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..batch.header import HEADER_BYTES, BatchHeader
+from ..batch.header import HEADER_BYTES
 from ..display import counted
 from ..errors import CorruptFile
 from ..log.checkpoint import Checkpoint
@@ -86,7 +86,8 @@ def inspect(
     """
     printer = Printer(output)
     if file.is_dir():
-        raise typer.BadParameter(f"{file} is a directory; give a file in it, such as {_example(file)}")
+        example = next((path.name for path in sorted(file.glob("*.log"))), "00000000000000000000.log")
+        raise typer.BadParameter(f"{file} is a directory; give a file in it, such as {example}")
     small = _SMALL_FILES.get(_DOCUMENT if file.suffix == _DOCUMENT else file.name)
     if small is not None:
         good = _inspect_small(file, printer, *small)
@@ -96,10 +97,6 @@ def inspect(
         good = _inspect_log(file, printer, records)
     if not good:
         raise typer.Exit(CORRUPT)
-
-
-def _example(directory: Path) -> str:
-    return next((path.name for path in sorted(directory.glob("*.log"))), "00000000000000000000.log")
 
 
 def _contents(file: Path) -> memoryview:
@@ -165,19 +162,17 @@ def _print_for_people(view: memoryview, printer: Printer, tally: _Tally, records
         if isinstance(part, Damage):
             _print_damage(view, part, printer)
         elif records:
-            _print_records(view, part.header, printer)
+            for record in records_of(view, part.header):
+                printer.line(f"    {record!r}")
     if run:
         _print_run(run, printer)
 
 
 def _print_run(run: list[Batch], printer: Printer) -> None:
     rows = [_batch_row(each) for each in run]
-    columns = [each for each in _BATCH_COLUMNS if each.name not in ("producer", "marks", "remark") or _used(rows, each)]
+    rare = ("producer", "marks", "remark")
+    columns = [each for each in _BATCH_COLUMNS if each.name not in rare or any(row[each.name] for row in rows)]
     printer.rows(rows, columns)
-
-
-def _used(rows: list[dict[str, Any]], column: Column) -> bool:
-    return any(row[column.name] for row in rows)
 
 
 def _batch_row(batch: Batch) -> dict[str, Any]:
@@ -202,11 +197,6 @@ def _batch_row(batch: Batch) -> dict[str, Any]:
         "crc": "ok",
         "remark": batch.remark,
     }
-
-
-def _print_records(view: memoryview, header: BatchHeader, printer: Printer) -> None:
-    for record in records_of(view, header):
-        printer.line(f"    {record!r}")
 
 
 def _machine_row(view: memoryview, part: Batch | Damage, records: bool) -> Row:

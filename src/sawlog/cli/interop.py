@@ -130,7 +130,9 @@ def import_(
     stamp = parsed("--timestamp", timestamp, time_ms)
     found = _detected(source, system)
     rename, only = _names(found, topic)
-    _print_ignored(found, only)
+    for ignored in found.ignored:
+        if only is None or ignored.startswith(f"{only}-"):
+            note(f"not imported: {ignored}")
     given = parse_settings(settings)
     if dry_run:
         _show_plan(found, data, rename, only, on_damage, output)
@@ -184,12 +186,6 @@ def _detected(source: Path, system: System | None) -> Detection:
         tried = system.value if system is not None else ", ".join(each.value for each in System)
         raise UnknownFormat(f"{source} holds no log of a supported system (looked for: {tried})")
     return found
-
-
-def _print_ignored(found: Detection, only: str | None) -> None:
-    for each in found.ignored:
-        if only is None or each.startswith(f"{only}-"):
-            note(f"not imported: {each}")
 
 
 def _names(found: Detection, topic: str | None) -> tuple[str | None, str | None]:

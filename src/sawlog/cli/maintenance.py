@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,8 +23,7 @@ from ..config import LogConfig
 from ..display import counted
 from ..log.files import LOCK, LOG
 from ..log.log import Log
-from ..log.maintenance import MaintenanceReport
-from ..log.recovery_report import Action, RecoveryFinding, RecoveryReport
+from ..log.recovery_report import Action, RecoveryReport
 from ..log.verify import Problem, VerifyReport
 from ..storage import FileDirectory
 from ..store.base import Partition
@@ -51,6 +49,7 @@ from .places import (
 from .terminal import ProgressBar
 from .units import format_count, format_size
 
+_VERIFY_COUNTS = ("segments", "batches", "records", "size_bytes")
 _VERIFY_COLUMNS = [
     Column("topic"),
     Column("partition"),
@@ -104,7 +103,8 @@ def verify(
         for each in missing:
             note(f"!! {each}")
         for problem in problems:
-            note(f"!! {problem}{_then(problem)}")
+            after = problem.next_offset
+            note(f"!! {problem}" if after is None else f"!! {problem}; reading continues at offset {after}")
         if not is_address(data):
             note("`sawlog inspect FILE` shows the damaged bytes, `sawlog repair --plan` what can be repaired")
         raise typer.Exit(CORRUPT)
@@ -115,8 +115,7 @@ def _lost(missing: MissingPartition) -> dict[str, Any]:
     path = f"topics/{missing.topic}/partition-{missing.partition}"
     problem = Problem(path, 0, str(missing), None)
     row = {"topic": missing.topic, "partition": missing.partition}
-    zeros = dict.fromkeys(("segments", "batches", "records", "size_bytes"), 0)
-    return {**row, **zeros, "problems": [problem]}
+    return {**row, **dict.fromkeys(_VERIFY_COUNTS, 0), "problems": [problem]}
 
 
 def _check_whole(data: str, printer: Printer) -> None:
@@ -128,7 +127,7 @@ def _check_whole(data: str, printer: Printer) -> None:
     if not found.is_repairable:
         return
     wrong = [str(each) for each in found.findings]
-    row = {"topic": "(store)", "partition": None, **dict.fromkeys(("segments", "batches", "records", "size_bytes"), 0)}
+    row = {"topic": "(store)", "partition": None, **dict.fromkeys(_VERIFY_COUNTS, 0)}
     printer.rows([{**row, "problems": wrong}], _VERIFY_COLUMNS)
     for each in wrong:
         note(f"!! {each}")
@@ -143,19 +142,8 @@ def _checked(
         report = place.log.verify()
         problems += report.problems
         progress.advance(report.size_bytes)
-        yield {
-            "topic": place.topic,
-            "partition": place.partition,
-            "segments": report.segments,
-            "batches": report.batches,
-            "records": report.records,
-            "size_bytes": report.size_bytes,
-            "problems": report.problems,
-        }
-
-
-def _then(problem: Problem) -> str:
-    return "" if problem.next_offset is None else f"; reading continues at offset {problem.next_offset}"
+        row = {"topic": place.topic, "partition": place.partition}
+        yield row | {name: getattr(report, name) for name in _VERIFY_COUNTS} | {"problems": report.problems}
 
 
 _REPAIR_COLUMNS = [
@@ -210,11 +198,12 @@ def repair(
     rows: list[dict[str, Any]] = []
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     for name, number, path, config in _wanted(data, log, topic, partition):
-        found = _plan(path, config)
-        if apply and (found.changes or not list(path.glob(f"*{LOG}"))):  # nothing to repair: change nothing
-            found = _apply(path, config, (backup or _beside(data, log, stamp)) / _relative(path, data, log))
-        rows += _repair_rows(name, number, found)
-        left += len(found.recovery.corruption) + len(found.checked.problems)
+        recovery, checked = _recover(Overlay(str(path)), config)
+        changes = any(each.action not in (Action.IGNORE, Action.REPORT) for each in recovery.findings)
+        if apply and (changes or not list(path.glob(f"*{LOG}"))):  # nothing to repair: change nothing
+            recovery, checked = _apply(path, config, _copy_of(path, data, log, backup, stamp))
+        rows += _repair_rows({"topic": name, "partition": number}, recovery, checked)
+        left += len(recovery.corruption) + len(checked.problems)
     verb = "repaired" if apply else "to repair"
     printer.rows(rows, _REPAIR_COLUMNS, empty=f"nothing {verb}: no problems found")
     if left:
@@ -270,38 +259,14 @@ def _wanted(
     return wanted
 
 
-def _beside(data: str | None, log: Path | None, stamp: str) -> Path:
-    """Return the default directory for copies: next to the store or log."""
-    of = Path(log or data or "").resolve()
-    return of.parent / f"{of.name}.before-repair-{stamp}"
+def _copy_of(path: Path, data: str | None, log: Path | None, backup: Path | None, stamp: str) -> Path:
+    """Return the directory to copy a log to: below --backup, or next to the store or log."""
+    whole = Path(log or data or "").resolve()
+    inside = path.resolve().name if log is not None else path.resolve().relative_to(whole)
+    return (backup or whole.parent / f"{whole.name}.before-repair-{stamp}") / inside
 
 
-def _relative(path: Path, data: str | None, log: Path | None) -> Path:
-    """Return the path of a copy below the backup directory."""
-    if log is not None or data is None:
-        return Path(path.resolve().name)
-    return path.resolve().relative_to(Path(data).resolve())
-
-
-@dataclass(frozen=True, slots=True)
-class Repaired:
-    """Result of opening a log for writing, real or planned."""
-
-    recovery: RecoveryReport
-    checked: VerifyReport
-
-    @property
-    def changes(self) -> bool:
-        """True if recovery changes anything."""
-        passive = (Action.IGNORE, Action.REPORT)
-        return any(each.action not in passive for each in self.recovery.findings)
-
-
-def _plan(path: Path, config: LogConfig) -> Repaired:
-    return _recover(Overlay(str(path)), config)
-
-
-def _apply(path: Path, config: LogConfig, target: Path) -> Repaired:
+def _apply(path: Path, config: LogConfig, target: Path) -> tuple[RecoveryReport, VerifyReport]:
     """Copy, then recover. The lock is held while copying, so that the files do not change."""
     directory = FileDirectory(str(path), create=False)
     held = directory.lock(LOCK)
@@ -315,29 +280,22 @@ def _apply(path: Path, config: LogConfig, target: Path) -> Repaired:
     return _recover(path, config)
 
 
-def _recover(place: Path | Overlay, config: LogConfig) -> Repaired:
+def _recover(place: Path | Overlay, config: LogConfig) -> tuple[RecoveryReport, VerifyReport]:
     with Log.open(place, config) as log:
-        return Repaired(log.recovery, log.verify())
+        return log.recovery, log.verify()
 
 
-def _repair_rows(topic: str, partition: int, found: Repaired) -> Iterator[dict[str, Any]]:
-    place = {"topic": topic, "partition": partition}
-    reported = "\n".join(each.detail for each in found.recovery.findings)
-    for finding in found.recovery.findings:
+def _repair_rows(place: dict[str, Any], recovery: RecoveryReport, checked: VerifyReport) -> Iterator[dict[str, Any]]:
+    for finding in recovery.findings:
         if finding.action is not Action.IGNORE:  # not a file of sawlog
-            yield {**place, **_finding_row(finding)}
-    for problem in found.checked.problems:
+            yield {**place, "what": finding.where.value, "action": finding.action.value, "detail": finding.detail}
+    reported = "\n".join(each.detail for each in recovery.findings)
+    for problem in checked.problems:
         if f"{problem.path} at byte {problem.position}" not in reported:
-            yield {**place, **_problem_row(problem)}
-
-
-def _finding_row(finding: RecoveryFinding) -> dict[str, Any]:
-    return {"what": finding.where.value, "action": finding.action.value, "detail": finding.detail}
-
-
-def _problem_row(problem: Problem) -> dict[str, Any]:
-    on = "nothing readable follows" if problem.next_offset is None else f"reading continues at {problem.next_offset}"
-    return {"what": "damage found by verify", "action": Action.REPORT.value, "detail": f"{problem}; {on}"}
+            after = problem.next_offset
+            on = "nothing readable follows" if after is None else f"reading continues at {after}"
+            action = Action.REPORT.value
+            yield {**place, "what": "damage found by verify", "action": action, "detail": f"{problem}; {on}"}
 
 
 _ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub", "tiering")
@@ -365,9 +323,10 @@ def maintenance(data: Data, topic: MaybeTopic = None, output: Output = OutputFor
             if not is_address(data) and len(reports) < one.partitions:
                 left = one.partitions - len(reports)
                 note(f"{one.name}: skipped {left} of {one.partitions} partitions: another process is writing to them")
-            rows += [
-                _maintenance_row(one.name, report) for report in reports if report or output is not OutputFormat.TABLE
-            ]
+            for report in reports:
+                if report or output is not OutputFormat.TABLE:
+                    actions = {name: getattr(report, name) for name in ("path", *_ACTIONS, "duration_ms")}
+                    rows.append({"topic": one.name, "done": str(report), **actions})
             damage += [str(each) for report in reports if report.scrub for each in report.scrub.problems]
     columns = [Column("topic"), Column("path", cut=False), *map(Column, _ACTIONS), Column("duration_ms")]
     if output is OutputFormat.TABLE:
@@ -377,8 +336,3 @@ def maintenance(data: Data, topic: MaybeTopic = None, output: Output = OutputFor
         note(f"!! {each}")
     if damage:
         raise typer.Exit(CORRUPT)
-
-
-def _maintenance_row(topic: str, report: MaintenanceReport) -> dict[str, Any]:
-    actions = {name: getattr(report, name) for name in _ACTIONS}
-    return {"topic": topic, "path": report.path, "done": str(report), **actions, "duration_ms": report.duration_ms}

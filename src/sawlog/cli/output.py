@@ -198,7 +198,7 @@ class Printer:
 
     @property
     def for_people(self) -> bool:
-        """Whether the output is for a person, so that other text may appear between the rows."""
+        """True if the output is for a person, so that other text may appear between the rows."""
         return self.form is OutputFormat.TABLE
 
     def write(self, data: bytes) -> None:
@@ -251,7 +251,7 @@ class Printer:
         self.flush()
 
     def outcome(self, text: str, fields: Row) -> None:
-        """Report what a command has done: a note for people, an object for programs."""
+        """Report the result of a command: a note for people, an object for programs."""
         if self.for_people:
             note(text)
         else:
@@ -271,7 +271,10 @@ class Printer:
         if self.width is not None and sample:
             columns = fitted(columns, measure, self.width)
         widths = measure(columns)
-        right = [bool(sample) and all(_is_number(_field(row, column.name)) for row in sample) for column in columns]
+        numbers = {int, float, type(None)}
+        right = [
+            bool(sample) and all(type(_field(row, column.name)) in numbers for row in sample) for column in columns
+        ]
         yield self._strong(_aligned([column.heading for column in columns], widths, right))
         for row in chain(sample, rows):
             yield _aligned([_shown(column, _field(row, column.name)) for column in columns], widths, right)
@@ -327,11 +330,6 @@ def _shown(column: Column, value: Any, *, cut: bool = True) -> str:
         text = cell(value)
     text, most = visible(text), column.width or _CELL_MOST
     return text if len(text) <= most or not (cut and column.cut) else text[: most - 1] + "…"
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a column of such values is right-aligned."""
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:

@@ -92,7 +92,7 @@ class _LakeFormat(StrEnum):
     PARQUET = "parquet"
 
 
-#: How a report shows its counts and sizes.
+#: Columns of the counts and sizes in a report.
 _REPORT_COLUMNS = [
     Column("records", shown=format_count),
     Column("records_before", shown=format_count),

@@ -70,7 +70,7 @@ class Compression(StrEnum):
 
 
 class _Totals:
-    """Counts of what has been stored so far."""
+    """Counts of the stored records."""
 
     def __init__(self) -> None:
         self.records = self.size_bytes = self.skipped = 0
@@ -240,7 +240,7 @@ class ProduceOptions:
 
     @property
     def single(self) -> bool:
-        """Whether an option applies to individual records, so that whole Arrow batches cannot be appended."""
+        """True if an option applies to individual records, so that whole Arrow batches cannot be appended."""
         given = (self.headers, self.compression, self.rate, self.empty_is_null, self.check)
         return self.fields != Fields() or any(given)
 

@@ -21,7 +21,7 @@ from .codes import CORRUPT
 from .formats import RecordFormat, compile_format
 from .offsets import EVERYTHING, Span, parse, resolve
 from .options import BrokerAt, LogDir, MaybeData, Partitions, complete_group, complete_topic, parsed, read_as
-from .output import Column, OutputFormat, Printer, Row, note
+from .output import Column, OutputFormat, Printer, note
 from .places import open_logs
 from .reading import (
     GroupReader,
@@ -67,7 +67,12 @@ _COLUMNS = [
     Column("timestamp", "time", format_time),
     Column("key"),
     Column("value"),
-    Column("headers", shown=lambda pairs: ", ".join(f"{each['key']}={_text(each['value'])}" for each in pairs or ())),
+    Column(
+        "headers",
+        shown=lambda pairs: ", ".join(
+            f"{each['key']}={(each['value'] or b'').decode(errors='backslashreplace')}" for each in pairs or ()
+        ),
+    ),
 ]
 
 
@@ -274,19 +279,12 @@ def _printer(output: OutputFormat | None, out: Path | None) -> Iterator[Printer]
 
 def _print(found: Iterator[PartitionRecord], printer: Printer, printing: RecordFormat | None, follow: bool) -> None:
     if printing is None:
-        printer.rows((_row(place, record) for place, record in found), _COLUMNS, live=follow)
+        rows = ({"topic": place.topic, **_arrow_row(place, record)} for place, record in found)
+        printer.rows(rows, _COLUMNS, live=follow)
         return
     for place, record in found:
         printer.write(printing(place.topic, place.partition, record))
     printer.flush()
-
-
-def _row(place: ReadablePartition, record: Record) -> Row:
-    return {"topic": place.topic, **_arrow_row(place, record)}
-
-
-def _text(value: bytes | None) -> str:
-    return "" if value is None else value.decode(errors="backslashreplace")
 
 
 def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
