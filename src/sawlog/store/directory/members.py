@@ -243,6 +243,14 @@ def refuse_workers(members: Members, group: str) -> None:
         raise GroupActive(f"the group {group!r} has workers of a queue ({who}): close them first, or use another group")
 
 
+def refuse_consumers(members: Members, group: str) -> None:
+    """Raise `GroupActive` if consumers are in the group. Call in a turn."""
+    consumers = [each for each in members.look().values() if not each.works]
+    if consumers:
+        who = ", ".join(sorted(each.name or each.process for each in consumers))
+        raise GroupActive(f"the group {group!r} has consumers ({who}): close them first, or use another group")
+
+
 def _owner_name(share: TopicPartition) -> str:
     topic, partition = share
     name = f"{_OWNER}{topic}-{partition}"

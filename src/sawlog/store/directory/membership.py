@@ -23,6 +23,7 @@ Threads: as for `GroupMembership`. The background thread never touches a file th
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ from ..groups import (
     StartPosition,
 )
 from ..membership import GroupMembership, GroupView, MemberOptions
-from .members import Members, Membership, as_note, give_up, group_directory, note_of, refuse_workers
+from .members import Members, Membership, as_note, give_up, group_directory, note_of, refuse_consumers, refuse_workers
 from .offsets import OffsetStore
 
 if TYPE_CHECKING:
@@ -59,8 +60,10 @@ _logger = logging.getLogger("sawlog.store.consumer")
 class DirectoryMembership(GroupMembership):
     """One member of one group, with the locks of the partitions it owns."""
 
-    def __init__(self, root: Directory, offsets: OffsetStore, options: MemberOptions) -> None:
+    def __init__(self, root: Directory, offsets: OffsetStore, options: MemberOptions, *, works: bool = False) -> None:
         super().__init__(options)
+        #: True for a worker of a queue, which owns no partition.
+        self._works = works
         self._root = root
         self._offsets = offsets
         self._members: Members | None = None
@@ -75,17 +78,22 @@ class DirectoryMembership(GroupMembership):
         return "" if self._membership is None else self._membership.id
 
     def join(self) -> None:
-        if self._members is not None and self._membership is not None:
-            return
+        if self._membership is None:
+            with self._offsets.turn():
+                self.join_in_turn()
+
+    def join_in_turn(self) -> None:
+        """Join the group in a turn of the caller."""
         options = self._options
-        with self._offsets.turn():
-            with self._changing:
-                if self._members is not None:  # the group may have been deleted and its directory replaced
-                    self._members.directory.close()
-                self._members = Members(group_directory(self._root, options.group, create=True))
-            refuse_served(self._members.directory, options.group)
-            refuse_workers(self._members, options.group)
-            self._membership = self._members.join(options.name, options.topics, options.session_timeout_ms)
+        with self._changing:
+            if self._members is not None:  # the group may have been deleted and its directory replaced
+                self._members.directory.close()
+            self._members = Members(group_directory(self._root, options.group, create=True))
+        refuse_served(self._members.directory, options.group)
+        (refuse_consumers if self._works else refuse_workers)(self._members, options.group)
+        self._membership = self._members.join(
+            options.name, options.topics, options.session_timeout_ms, works=self._works
+        )
 
     def beat(self) -> None:
         membership = self._membership
@@ -242,62 +250,36 @@ class DirectoryWorkers(QueueWorkers):
     """Workers of a queue, as one of them sees them. Any thread may call `beat`; everything else is for one thread at a
     time."""
 
-    def __init__(self, root: Directory, options: QueueOptions) -> None:
-        self._root = root
-        self._options = options
-        self._members: Members | None = None
-        self._membership: Membership | None = None
+    def __init__(self, root: Directory, offsets: OffsetStore, options: QueueOptions) -> None:
+        wanted = MemberOptions(options.group, options.worker or "", (options.topic,), _SESSION_MS, math.inf)
+        self._member = DirectoryMembership(root, offsets, wanted, works=True)
         self._alive: frozenset[str] = frozenset()
         self._looked = Stopwatch()
-        #: Held while the background thread uses the files, or while they are closed.
-        self._files = forkable(threading.Lock())
 
     def join(self) -> str:
         """Join the group as a worker and return the id. Call in a turn. `GroupActive` if the group has consumers, or a
         broker serves it."""
-        if self._membership is not None and self._membership.current:
-            return self._membership.id
-        self.leave()
-        with self._files:
-            self._members = Members(group_directory(self._root, self._options.group, create=True))
-        refuse_served(self._members.directory, self._options.group)
-        consumers = [each for each in self._members.look().values() if not each.works]
-        if consumers:
-            who = ", ".join(sorted(each.name or each.process for each in consumers))
-            raise GroupActive(
-                f"the group {self._options.group!r} has consumers ({who}): close them first, or use another group"
-            )
-        self._membership = self._members.join(
-            self._options.worker or "", [self._options.topic], _SESSION_MS, works=True
-        )
-        return self._membership.id
+        if not self._member.is_current:
+            self._member.leave()
+            self._member.join_in_turn()
+        return self._member.id
 
     def dead(self, workers: set[str], *, now: bool) -> set[str]:
         """Return which of these workers are dead. Read the ids before calling: workers that join later are not seen.
         Unless `now`, a death may be noticed with a short delay."""
         unknown = workers - self._alive
-        if self._members is None or not (unknown or now or self._looked.elapsed_s >= _LOOK_S):
+        if not self._member.id or not (unknown or now or self._looked.elapsed_s >= _LOOK_S):
             return set()
         self._looked.restart()
-        self._alive = frozenset(self._members.look())
+        self._alive = frozenset(self._member.view(owners={}).subscriptions)
         return workers - self._alive
 
     def beat(self) -> None:
-        with self._files:
-            if self._membership is not None:
-                self._membership.beat()
+        self._member.beat()
 
     def leave(self) -> None:
-        with self._files:
-            membership, self._membership = self._membership, None
-            members, self._members = self._members, None
-            self._alive = frozenset()
-        try:
-            if membership is not None:
-                membership.leave()
-        finally:
-            if members is not None:
-                members.directory.close()
+        self._member.close()
+        self._alive = frozenset()
 
 
 def noted_server(directory: Directory) -> str | None:

@@ -239,7 +239,7 @@ class DirectoryStore(base.Store):
     def _queueing(self, options: QueueOptions) -> tuple[DeliveryStates, QueueWorkers]:
         from .membership import DirectoryWorkers
 
-        return self.groups.offsets, DirectoryWorkers(self._directory, options)
+        return self.groups.offsets, DirectoryWorkers(self._directory, self.groups.offsets, options)
 
     def _close_later(self, made: Consumer | Queue) -> None:
         self._consumers.add(made)
