@@ -29,7 +29,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended and what it wrote."""
+    """Exit code and output of a command."""
 
     code: int
     raw: bytes
@@ -52,7 +52,7 @@ class Result:
         return self
 
     def failed(self, code: int) -> str:
-        """It ended so, and the last thing it said is one line that begins with the program's name."""
+        """Assert the exit code, and that stderr ends with one line that starts with the program's name; return it."""
         assert self.code == code, f"ended with {self.code}: {self.err}\n{self.out[-2000:]}"
         last = self.err.splitlines()[-1]
         assert last.startswith("sawlog: "), self.err
@@ -104,7 +104,7 @@ class Program:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the store is, or will be."""
+    """Directory of the store, which may not exist yet."""
     path = tmp_path / "data"
     monkeypatch.setenv("SAWLOG_DATA", str(path))
     monkeypatch.setenv("COLUMNS", "100")

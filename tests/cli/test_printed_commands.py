@@ -1,4 +1,4 @@
-"""Every command that the help and the errors print is run, as printed.
+"""Run every command that the help and the error messages print, unchanged.
 
 Each example of a command runs in a copy of a directory that has what it names: a store `data`, a group, files to read
 in, a Kafka directory. The examples of `sawlog --help` run from top to bottom in a directory without a store. `sawlog`
@@ -43,8 +43,8 @@ ORDER = {"customer": {"id": "7"}, "placed_at": "2026-11-01T08:00:00Z", "status":
 AVRO = {"type": "record", "name": "Order", "fields": [{"name": "status", "type": "string"}]}
 
 
-#: What the examples of commands that run until they are stopped, and so have to be started, begin with. Of each, the
-#: first one runs with the quick tests.
+#: First words of the examples of commands that run until they are stopped. The quick tests run the first example of
+#: each.
 STARTED = ("sawlog serve", "sawlog replicate data s3://bucket/store", "sawlog store test")
 
 
@@ -312,8 +312,7 @@ def hints() -> list[str]:
 
 @pytest.mark.parametrize("hint", hints())
 def test_a_command_in_a_message_runs(hint: str, place: Path, template: Path) -> None:
-    """With a name for what it leaves open. A bare name of a command that needs more, such as `sawlog read`, has to be
-    one that there is."""
+    """Placeholders get names. The bare name of a command that needs arguments, such as `sawlog read`, must exist."""
     shutil.copytree(template, place, dirs_exist_ok=True)
     stand_ins = {
         "NAME": "new",

@@ -188,7 +188,7 @@ def test_ctrl_c_while_producing_keeps_what_was_taken(program: Program, sawlog: C
 
 @pytest.mark.slow  # about these tests, not about the program
 def test_ctrl_c_works_where_the_tests_run_without_it(program: Program, orders: Path) -> None:
-    """As in a background shell or under nohup; the tests set the signals that they need."""
+    """A background shell or nohup ignores SIGINT; the tests set the handlers that they need."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with following(program, "-p", "0", "-o", "-1") as process:
@@ -293,7 +293,7 @@ def in_terminal(program: Program, *arguments: object, typed: bytes = b"", **envi
 def in_terminal_here(
     monkeypatch: pytest.MonkeyPatch, *arguments: object, typed: bytes = b"", **environment: str
 ) -> tuple[int, str]:
-    """The same in this process, for output that fits into a terminal's buffer."""
+    """Run a command at a terminal in this process; its output must fit into the terminal's buffer."""
     controller, terminal = pty.openpty()
     if typed:
         os.write(controller, typed)

@@ -1,4 +1,4 @@
-"""What the tests of this folder share: a Spark, the program, a store with records."""
+"""Fixtures of this folder: a Spark session, the program, a store with records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NoSpark:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Where the store is, or will be."""
+    """Directory of the store, which may not exist yet."""
     return tmp_path / "data"
 
 
@@ -58,7 +58,7 @@ def filled(data: Path) -> Callable[..., Path]:
 
 
 def moment(number: int) -> int:
-    """When record number so many was."""
+    """Timestamp of a record, by its number."""
     return 1_767_225_600_000 + 60_000 * number  # 2026-01-01T00:00Z, and minutes
 
 

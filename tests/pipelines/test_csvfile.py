@@ -1,4 +1,4 @@
-"""CSV is read as RFC 4180 has it, and what is not CSV is named by file, row and line; without Spark."""
+"""CSV is read according to RFC 4180; an error names file, row and line. Without Spark."""
 
 from __future__ import annotations
 

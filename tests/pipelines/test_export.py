@@ -58,7 +58,7 @@ Fill = Callable[..., Path]
 
 
 def rows(target: Path, form: str = "parquet") -> list[dict[str, Any]]:
-    """What a reader that knows nothing of Spark or sawlog finds."""
+    """Read the target as a program that knows neither Spark nor sawlog."""
     if form == "delta":
         from deltalake import DeltaTable
 

@@ -1,7 +1,7 @@
-"""What the help of the pipelines, the README and docs/spark.md print is run with Spark, as printed.
+"""Run the examples of the pipelines' help, of the README and of docs/spark.md with Spark, unchanged.
 
-Only what never ends is made to end: `--every` is left out, a streaming query is stopped when it has read everything.
-And paths are made absolute, because the Spark of these tests was not started in the directory of a test.
+Except that endless ones end: `--every` is left out, and a streaming query is stopped when it has read everything.
+Paths are made absolute, because the Spark of these tests was not started in the directory of a test.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_an_example_with_spark_submit_runs(line: str, place: Path) -> None:
 
 
 def ended(spark: Any) -> None:
-    """Let the streaming queries that are running read everything, then stop them."""
+    """Wait until all running queries have read everything, then stop them."""
     for query in spark.streams.active:
         query.processAllAvailable()
         query.stop()

@@ -23,7 +23,7 @@ STEPS = ["begun", "written", "ready", "quarantined", "committed", "forgotten"]
 
 
 class Died(BaseException):
-    """As if the process had been killed."""
+    """Simulated death of the process."""
 
 
 @pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.slow), "parquet"])
@@ -33,7 +33,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def opened(lake: Lake) -> Iterator[Callable[[], Rounds]]:
-    """What a new process would have."""
+    """Return a function that opens the rounds as a new process would."""
     notes = FileDirectory(Path(lake.info.location) / STATE_DIRECTORY)
     beside = tables.quarantine_of(lake.info)
     yield lambda: Rounds(notes, lake.table, tables.open_table(beside), IDENTITY)
@@ -41,7 +41,7 @@ def opened(lake: Lake) -> Iterator[Callable[[], Rounds]]:
 
 
 def write(work: RoundFiles, first: int, last: int) -> None:
-    """As Spark's tasks would: even offsets into the table, odd ones into the quarantine."""
+    """Write files like Spark's tasks: even offsets into the table, odd ones into the quarantine."""
     for path, schema, rest in ((work.files, RECORD, 0), (work.bad_files, QUARANTINE, 1)):
         rows = [{"partition": 0, "offset": offset} for offset in range(first, last) if offset % 2 == rest]
         path.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The project that is laid out runs under spark-pipelines, and each run takes only what is new."""
+"""The created project runs under spark-pipelines, and each run processes only new records."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_second_run_takes_only_the_new_records(filled: Fill, tmp_path: Path,
 
 
 def counted(project: Path) -> tuple[int, int]:
-    """The records in the table, and those that the view has counted."""
+    """Return the number of records in the table, and the number that the view counted."""
     warehouse = project / "spark-warehouse"
     by_key: Any = ds.dataset(warehouse / "orders_by_key", format="parquet").to_table()
     return ds.dataset(warehouse / "orders", format="parquet").count_rows(), sum(by_key["records"].to_pylist())

@@ -36,7 +36,7 @@ Fill = Callable[..., Path]
 
 
 class Died(BaseException):
-    """As if the process had been killed."""
+    """Simulated death of the process."""
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def union(spark: Any, data: Path) -> Callable[..., Any]:
 
 
 def own(lake: Path, form: str) -> list[dict[str, Any]]:
-    """What the format's own package reads."""
+    """Read the table with the format's own package."""
     return Lake(lake, form).read()
 
 
@@ -75,7 +75,7 @@ def collected(frame: Any) -> Counter[tuple[int, int]]:
 
 
 def stored(data: Path) -> Counter[tuple[int, int]]:
-    """What is in the log."""
+    """Read the log."""
     with DirectoryStore.open(data, "r") as store:
         found: Counter[tuple[int, int]] = Counter()
         for number in range(store["orders"].partitions):
@@ -285,7 +285,7 @@ def test_a_topic_without_a_table_is_read_from_the_log(union: Any, filled: Fill, 
 def test_rows_beyond_the_recorded_ends_are_not_read_from_the_table(
     keep: Keep, union: Any, filled: Fill, data: Path, lake: Path
 ) -> None:
-    """Somebody else has appended to the table what the log has, too."""
+    """Another program has appended records to the table that the log contains as well."""
     from deltalake import write_deltalake
 
     filled(10, partitions=1)
@@ -527,7 +527,7 @@ def test_a_table_without_values_is_read_but_cannot_begin_a_stream(
 def test_a_run_that_dies_at_any_step_is_continued_by_the_next(
     keep: Keep, union: Any, spark: Any, filled: Fill, data: Path, monkeypatch: pytest.MonkeyPatch, form: str, step: str
 ) -> None:
-    """With another schema: what was ready by the old one is committed by it."""
+    """The next run has another schema: files that were ready under the old schema are committed with it."""
     filled(20)
     add(data, b"bad 1")
     keep(format=form, schema=SCHEMA)

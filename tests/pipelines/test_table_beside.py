@@ -1,4 +1,4 @@
-"""The job beside everything else: writers, retention, compaction, merges, kills; and readers of the union meanwhile.
+"""The job next to writers, retention, compaction, merges and kills, with concurrent readers of the union.
 
 Each promise is checked against the writer's own count: every offset once, up to at least what was written before the
 query was planned.
@@ -63,11 +63,11 @@ def running(work: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 class Writer:
-    """Appends to `orders`, keeps the log short, and knows what it has written."""
+    """Appends to `orders`, keeps the log short, and counts the records written."""
 
     def __init__(self, data: Path, *, compacted: bool, bad: bool = False) -> None:
         self._data, self._compacted = data, compacted
-        #: Whether some values do not fit the schema.
+        #: True if some values do not fit the schema.
         self._bad = bad
         #: The next offset of each partition, as far as it is acknowledged.
         self.written: dict[int, int] = {}
@@ -97,7 +97,7 @@ class Writer:
         return b"bad" if self._bad and self._n % 97 == 5 else b'{"n": %d}' % self._n
 
     def _tend(self, topic: Any) -> None:
-        """Compaction; or retention of what was in the table a moment ago."""
+        """Compact, or drop records that were in the table a moment ago."""
         info = topic.table
         if self._n % 200:
             return
@@ -120,7 +120,7 @@ def keeper(spark: Any, data: Path, lake: Path, form: str) -> Callable[[threading
 
 
 def read(spark: Any, data: Path, columns: list[str]) -> list[Any]:
-    """The union. Retention may be faster than a query: then it fails, and names what is gone; it never returns less."""
+    """Read the union. A query that retention overtakes fails and names the missing records; it never returns fewer."""
     for _ in range(5):
         try:
             found: list[Any] = sawlog.spark.table(spark, str(data), "orders", columns=columns).collect()
@@ -255,7 +255,7 @@ def _ends(store: DirectoryStore) -> dict[int, int]:
 
 
 def _check_union(store: DirectoryStore, writer: Writer) -> None:
-    """Every offset once, at least up to what was written before."""
+    """Assert that every offset is there once, at least up to the records written before."""
     before = dict(writer.written)
     for _ in range(20):
         try:

@@ -1,4 +1,4 @@
-"""What docs/tables-spark.md and docs/streaming-job.md show is run, as printed."""
+"""Run the examples of docs/tables-spark.md and docs/streaming-job.md, unchanged."""
 
 from __future__ import annotations
 

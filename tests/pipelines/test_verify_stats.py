@@ -1,4 +1,4 @@
-"""Checking and counting in parallel: what is found is what one process finds."""
+"""Checking and counting in parallel give the same result as in one process."""
 
 from __future__ import annotations
 

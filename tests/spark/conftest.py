@@ -1,4 +1,4 @@
-"""What the tests of this folder share: a Spark, a store, a reader of it."""
+"""Fixtures of this folder: a Spark session, a store, a reader of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Where a store is, or will be."""
+    """Directory of the store, which may not exist yet."""
     return tmp_path / "data"
 
 

@@ -34,7 +34,7 @@ exec {python} "$@"
 
 
 def group(items: list[pytest.Item]) -> None:
-    """Let all tests that use the session run in one process."""
+    """Run all tests that use the session in one process."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.group(GROUP))

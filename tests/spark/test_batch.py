@@ -42,7 +42,7 @@ def records(topic: Topic) -> list[tuple[Any, ...]]:
 
 
 def tasks(data: Path, **options: Any) -> list[Task]:
-    """What the driver would plan."""
+    """Return the tasks that the driver would plan."""
     given = {"path": str(data), "subscribe": "orders", **{name: str(value) for name, value in options.items()}}
     found = read_options(given, streaming=False)
     return list(BatchReader(found, found.columns).partitions())  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def test_several_topics_a_pattern_and_partitions(store: Store, load: Load) -> No
     }
 
 
-#: Options, and what is said about them.
+#: Invalid options, each with a part of the error message.
 UNREADABLE: list[tuple[dict[str, Any], str]] = [
     ({"subscribe": "nothing"}, "nothing"),
     ({"subscribe": None, "assign": '{"orders": [7]}'}, "partitions 0 to 2, not 7"),

@@ -96,7 +96,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def result(master: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Path, dict[str, Any]]]:
-    """The store after the job, its scratch directory, and what the job said."""
+    """The store after the job, its scratch directory, and the job's report."""
     scratch = tmp_path_factory.mktemp("scratch")
     with sawlog.open(scratch / "data", maintenance_interval_s=None) as store, ExitStack() as undo:
         for name in ("speculative", "dying", "copies"):

@@ -1,4 +1,4 @@
-"""A range is proven: whoever reads one has read all of it, or raises `DataLoss`.
+"""A planned range is read completely, or `DataLoss` is raised.
 
 Logs are cut off and grow again, topics and stores are recreated, between any two steps of a query (`Query` plays
 Spark's part). With failOnDataLoss=true that is an error; with false every record that is in the log is still delivered.
@@ -69,7 +69,7 @@ def batch_reader(data: Path, **options: Any) -> BatchReader:
 
 
 def read(reader: BatchReader, tasks: Any) -> list[int]:
-    """What the tasks give, each in the state in which it would arrive at a worker."""
+    """Run the tasks, each pickled as it would be sent to a worker, and return their values."""
     copied = pickle.loads(pickle.dumps(tasks))
     return sorted(int(value) for task in copied for b in reader.read(task) for value in b.column("value").to_pylist())
 
@@ -701,7 +701,7 @@ def test_a_topic_of_a_pattern_that_is_deleted_is_left_out_if_data_loss_is_no_fai
     found += values(query.drain())
     assert [each for each in sorted(found) if each < 100] == list(range(10))
     assert "the topic 'orders-2'" in caplog.text
-    query._options = replace(query._options, fail_on_data_loss=True)  # what is gone is not looked for again
+    query._options = replace(query._options, fail_on_data_loss=True)  # the missing topic is not reported again
     append(orders, 10)
     assert values(query.restart().drain()) == [10]
 

@@ -1,4 +1,4 @@
-"""Processes die at every point of a micro-batch, and every record is in the copy once.
+"""Processes die at every point of a micro-batch, and the copy contains every record exactly once.
 
 - Micro-batches that are repeated, by hand: every state in which the first try can have ended.
 - `die`: the Python process that plans, reads, stages or publishes gets a SIGKILL, under a Spark that stays.
@@ -51,7 +51,7 @@ def values(store: Store, name: str = "copies") -> list[int]:
 
 @pytest.fixture(params=["in messages", "in files"])
 def options(request: pytest.FixtureRequest, data: Path, store: Store) -> Iterator[WriteOptions]:
-    """A sink with two partitions, for tasks that send what they have to the driver, and for such as stage it."""
+    """A sink with two partitions, for tasks that send their output in messages and for tasks that stage it."""
     store.create_topic("copies", 2)
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in files":
@@ -231,7 +231,7 @@ def test_a_commit_whose_driver_died_goes_on_beside_its_repetition(
 
 @pytest.fixture
 def orders(store: Store) -> Topic:
-    """What is copied."""
+    """The topic to copy, with ten records."""
     store.create_topic("copies", 3)
     topic = store.create_topic("orders", 2)
     topic.append_many([b"%d" % n for n in range(10)])
@@ -309,7 +309,7 @@ def test_a_query_that_ends_at_any_point_beside_the_driver_goes_on_as_if_it_had_n
 def test_a_query_beside_a_process_that_holds_its_sink_stores_everything_once(
     spark: Any, data: Path, store: Store, orders: Topic
 ) -> None:
-    """This process holds all partitions of the sink, as a broker would: it places what the query hands over."""
+    """This process holds all partitions of the sink, like a broker, and places the batches that the query forwards."""
     faults.register(spark)
     for number in range(3):
         store["copies"].partition(number).append(b"-1")  # so that its lock is kept, however long nothing comes

@@ -1,4 +1,4 @@
-"""How ranges of offsets become tasks: enough of them, and together all of it."""
+"""Ranges of offsets become enough tasks, which together cover all of them."""
 
 from __future__ import annotations
 

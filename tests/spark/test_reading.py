@@ -1,4 +1,4 @@
-"""What `spark.read.format("sawlog")` reads, without Spark: its part is played by hand, on the base classes of PySpark.
+"""`spark.read.format("sawlog")` without Spark: the tests call the reader as Spark would, on PySpark's base classes.
 
 Options become a reader, a reader plans tasks, and tasks, as they would arrive at a worker, give Arrow batches.
 """
@@ -37,7 +37,7 @@ def reader(data: Path, subscribe: str | None = "orders", **options: Any) -> Batc
 
 
 def rows(reader: BatchReader, tasks: Any = None) -> list[dict[str, Any]]:
-    """What the tasks give, in the state in which they would arrive at a worker."""
+    """Run the tasks, pickled as they would be sent to a worker."""
     copy, planned = pickle.loads(pickle.dumps((reader, reader.partitions() if tasks is None else tasks)))
     return [row for task in planned for batch in copy.read(task) for row in batch.to_pylist()]
 

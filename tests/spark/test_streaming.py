@@ -47,7 +47,7 @@ class Query:
         self.restart()
 
     def restart(self, *, available_now: bool = False) -> Query:
-        """What was in memory is gone."""
+        """Restart the query, which loses its memory."""
         self.reader = StreamReader(self._options, ("topic", "partition", "offset", "value"))
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
@@ -182,7 +182,7 @@ def test_a_start_that_moved_because_of_a_crash_is_passed_over_if_data_loss_is_no
 
 
 def test_a_group_whose_query_has_begun_can_be_used_by_a_new_query(data: Path, orders: Topic) -> None:
-    """What is kept for the first micro-batch is not found by a query that starts much later with a new checkpoint."""
+    """A query that starts later with a new checkpoint does not find the start position of the first micro-batch."""
     first = Query(data, groupId="spark", startingOffsets="latest")
     first.reader.initialOffset()
     append(orders, 10)
@@ -281,7 +281,7 @@ def test_it_waits_for_enough_records_except_in_the_first_micro_batch(
 
 @pytest.mark.parametrize("more", [{}, {"maxOffsetsPerTrigger": 100}])
 def test_a_trigger_that_asks_for_everything_does_not_wait(data: Path, orders: Topic, more: dict[str, Any]) -> None:
-    """`trigger(once=True)`: Spark passes this limit instead of ours."""
+    """With `trigger(once=True)` Spark passes its own limit."""
     query = Query(data, minOffsetsPerTrigger=15, maxTriggerDelay="1h", **more)
     query.drain()
     append(orders, 10)
@@ -379,7 +379,7 @@ def test_a_topic_that_goes_between_planning_and_reading_is_left_out_if_data_loss
 
 
 def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(data: Path, store: Store, orders: Topic) -> None:
-    """It would be passed over until it is as long as the old one was."""
+    """Otherwise its records would be skipped until it is as long as the old one."""
     query = Query(data)
     query.drain()
     store.delete_topic("orders")
@@ -533,7 +533,7 @@ def test_a_query_from_the_end_misses_nothing_between_its_runs(
 
 @pytest.mark.slow  # 8 s; by hand above, growing and trimmed
 def test_a_query_follows_a_topic_that_grows_and_is_trimmed(spark: Any, data: Path, store: Store, orders: Topic) -> None:
-    """It may miss what was dropped; it delivers everything else, in order, once."""
+    """Dropped records may be missing; all others are delivered once and in order."""
     store.create_topic("copies")
     query = copy(
         spark, data, data.parent / "checkpoint", trigger={"processingTime": "0 seconds"}, failOnDataLoss="false"

@@ -12,7 +12,7 @@ from sawlog import Store
 from sawlog.errors import InvalidConfig
 from sawlog.spark import source
 
-#: As Spark 4.3 passes them for `CREATE TABLE t USING sawlog OPTIONS (path '/d', subscribe 'a')`.
+#: Options that Spark 4.3 passes for `CREATE TABLE t USING sawlog OPTIONS (path '/d', subscribe 'a')`.
 CATALOG = {
     "location": "file:/d",
     "subscribe": "a",
@@ -40,7 +40,7 @@ def test_a_table_that_is_used_without_options_is_explained() -> None:
 
 @pytest.fixture
 def sql(spark: Any) -> Iterator[Any]:
-    """Runs a statement; what it has created is dropped at the end."""
+    """Return a function that runs a statement. Tables are dropped at the end."""
     yield lambda statement: spark.sql(statement).collect()
     for name in ("made", "told"):
         spark.sql(f"DROP TABLE IF EXISTS {name}")

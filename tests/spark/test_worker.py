@@ -1,4 +1,4 @@
-"""What a session and its workers are set up to: each setting is there for a reason that was measured."""
+"""Settings of a session and its workers. Each has a measured reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`df.write` and `df.writeStream` with `format("sawlog")`: what is stored where, once, and what is left.
+"""`df.write` and `df.writeStream` with `format("sawlog")`: records are stored once, and no files are left behind.
 
 The first half runs Spark's part by hand: tasks stage, the driver publishes or discards. The second half is Spark.
 """
@@ -54,7 +54,7 @@ def columns(text: str) -> StructType:
 
 
 def staged(data: Path, name: str, *batches: pa.RecordBatch, **given: Any) -> TaskCommit:
-    """What a task does."""
+    """Stage batches like a task."""
     return stage(iter(batches), options(data, **given), name, None)
 
 
@@ -63,7 +63,7 @@ def values(topic: Topic) -> list[int]:
 
 
 def left(data: Path) -> list[str]:
-    """What is in the staging area beside the notes of queries."""
+    """Return the names in the staging directory, without the notes of queries."""
     found = data / "staging"
     return sorted(path.name for path in found.iterdir() if not path.name.startswith("=")) if found.exists() else []
 
@@ -226,7 +226,7 @@ def test_a_row_that_belongs_nowhere_fails_the_task(
 
 
 def test_the_option_topic_comes_before_the_column(data: Path, store: Store, orders: Topic) -> None:
-    """As in Kafka's sink: a copy job that keeps the column would write back to what it reads."""
+    """Like Kafka's sink: otherwise a copy job that keeps the column would write to the topic it reads."""
     clicks = store.create_topic("clicks")
     told = staged(data, "job", batch(1, 2, 3, topic=["clicks", None, "orders"]))
     commit.publish(options(data), "job", [told])
@@ -341,7 +341,7 @@ def test_nothing_is_locked_while_tasks_stage_nor_after_the_commit(data: Path, or
 
 
 def test_a_stage_that_somebody_sweeps_at_that_moment_is_waited_for(data: Path, orders: Topic) -> None:
-    """Whoever opens a store looks through what is staged in it, and has each stage for a moment."""
+    """Opening a store sweeps the staged transactions, and holds the lock of each for a moment."""
     told = staged(data, "job", batch(1))
     directory = FileDirectory(data, create=False)
     sweeping = directory.child("staging").lock("job.owner", alone=False)
@@ -370,7 +370,7 @@ def test_a_topic_that_is_missing_is_an_error_before_anything_runs(data: Path, st
 
 @pytest.mark.parametrize("empty", [False, True])
 def test_a_path_without_a_store_is_an_error_and_nothing_is_made_there(data: Path, empty: bool) -> None:
-    """It is mistyped, or not mounted: then it may be an empty directory."""
+    """The path is mistyped, or the disk is not mounted and the directory is empty."""
     if empty:
         data.mkdir()
     for given in (options(data), options(data, partitions=3)):
@@ -575,7 +575,7 @@ def test_a_stream_with_state_is_written_like_any_other(spark: Any, data: Path, s
 
 @pytest.mark.slow  # four jobs; by hand in test_replays.py
 def test_a_batch_with_a_name_and_a_number_is_stored_once(spark: Any, data: Path, orders: Topic) -> None:
-    """What `foreachBatch` needs: Spark repeats a micro-batch, and with it the job inside."""
+    """`foreachBatch` needs this: Spark repeats a micro-batch, and with it the job inside."""
     frame = spark.range(10).selectExpr("CAST(id AS string) AS value")
     for version in (0, 0, 1, 0):
         writer = frame.write.format("sawlog").mode("append").option("path", str(data)).option("topic", "orders")

@@ -25,7 +25,6 @@ from .units import format_count, format_duration, format_rate, format_size, size
 
 if TYPE_CHECKING:
     from ..interop import Detection, ForeignLog, Place
-    from ..interop.foreign import Progress
 
 
 class System(StrEnum):
@@ -138,7 +137,7 @@ def import_(
         _show_plan(found, data, rename, only, on_damage, output)
         return
     began = monotonic()
-    with open_directory(data, "w", create=True) as store, _bar("importing") as progress:
+    with open_directory(data, "w", create=True) as store, ProgressBar("importing", 0, "bytes") as bar:
         report = interop.import_log(
             source,
             store,
@@ -148,7 +147,7 @@ def import_(
             settings=given,
             damage=on_damage.value,
             timestamp=stamp,
-            progress=progress,
+            progress=bar.reach,
         )
     rows = [
         {
@@ -253,23 +252,6 @@ def _existing(data: Path) -> Iterator[dict[tuple[str, int], int]]:
         yield {(topic.name, n): topic.partition(n).next_offset for topic in store for n in range(topic.partitions)}
 
 
-@contextmanager
-def _bar(title: str) -> Iterator[Progress]:
-    """Show a progress bar whose total is known only at the first update."""
-    bar: list[ProgressBar] = []
-
-    def update(done: int, total: int) -> None:
-        if not bar:
-            bar.append(ProgressBar(title, total, "bytes").__enter__())
-        bar[0].advance(done - bar[0].done)
-
-    try:
-        yield update
-    finally:
-        if bar:
-            bar[0].__exit__(None, None, None)
-
-
 # --- export
 
 
@@ -328,8 +310,8 @@ def export(
                 note("dry run: nothing was written")
             return
         began = monotonic()
-        with _bar("exporting") as progress:
-            reports = interop.export_topic(found, target, format=system.value, progress=progress, **options)
+        with ProgressBar("exporting", 0, "bytes") as bar:
+            reports = interop.export_topic(found, target, format=system.value, progress=bar.reach, **options)
     rows = [
         {
             "partition": number,

@@ -7,8 +7,6 @@ and prints its report. Spark is imported only when a job starts.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,8 +25,6 @@ from .terminal import ProgressBar, confirm
 from .units import duration_ms, format_count, format_size, format_time, size_bytes
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from ..pipelines.rewrite import RewriteParams
     from ..pipelines.stats import StatsReport
 
@@ -41,23 +37,28 @@ Every = Annotated[
 ]
 
 
-@contextmanager
-def running_job(title: str, total: int | None, unit: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
-    """Yield a Spark session and a progress callback. Starting Spark is slow, so call the job's `check_params` first."""
+def _run(job: Any, params: Any, title: str, total: int | None = None, unit: str = "records") -> Any:
+    """Run a job of `sawlog.pipelines` and return its report. Errors that can be found without Spark, which is slow to
+    start, are raised first."""
     from ..pipelines import running
 
+    job.check_params(params)
     running.check_packages()
     if sys.stderr.isatty():
         note("starting Spark")
     spark = running.session()
     with ProgressBar(title, total, unit) as progress:
-        yield spark, progress.advance
+        return job.run(spark, params, progress.advance)
 
 
 def seconds(given: str | None, option: str = "--every") -> float | None:
     """Parse a duration, such as the interval of --every, to seconds."""
     found = parsed(option, given, duration_ms)
     return None if found is None else found / 1000
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 pipelines = typer.Typer(
@@ -198,10 +199,7 @@ def ingest(
         every_s=seconds(every),
         files=files,
     )
-    job.check_params(params)
-    with running_job("ingesting", None, "records") as (spark, advance):
-        report = job.run(spark, params, advance)
-    _show(report, output)
+    _show(_run(job, params, "ingesting"), output)
 
 
 @pipelines.command(cls=Command)
@@ -253,7 +251,7 @@ def export(
         topic=topic,
         target=target,
         format=form.value,
-        by=tuple(name.strip() for name in by.split(",") if name.strip()),
+        by=_names(by),
         json=json,
         schema=schema,
         headers=headers,
@@ -262,10 +260,7 @@ def export(
         compact=not no_compact,
         file_bytes=read_as(size_bytes, file_size, "--file-size"),
     )
-    job.check_params(params)
-    with running_job("exporting", None, "records") as (spark, advance):
-        report = job.run(spark, params, advance)
-    _show(report, output)
+    _show(_run(job, params, "exporting"), output)
 
 
 @pipelines.command(cls=Command)
@@ -346,7 +341,7 @@ def table(
         to=to,
         format=form.value,
         schema=schema,
-        by=tuple(name.strip() for name in by.split(",") if name.strip()),
+        by=_names(by),
         drop_value=drop_value,
         freshness_s=seconds(freshness, "--freshness"),
         max_records=max_records,
@@ -356,10 +351,7 @@ def table(
         catalog=catalog,
         fail_on_data_loss=not allow_loss,
     )
-    job.check_params(params)
-    with running_job("adding to the table", None, "records") as (spark, advance):
-        report = job.run(spark, params, advance)
-    _show(report, output)
+    _show(_run(job, params, "adding to the table"), output)
 
 
 @pipelines.command(cls=Command)
@@ -378,8 +370,7 @@ def verify(data: DirectoryData, topic: MaybeTopic = None, output: Output = Outpu
     with open_directory(data) as store:
         topics = [store.topic(topic)] if topic is not None else list(store)
         total = sum(each.describe().size_bytes for each in topics)
-    with running_job("verifying", total, "bytes") as (spark, advance):
-        report = job.run(spark, job.VerifyParams(str(data), topic), advance)
+    report = _run(job, job.VerifyParams(str(data), topic), "verifying", total, "bytes")
     Printer(output).rows(report.segments, _SEGMENT_COLUMNS, empty="nothing to verify")
     for segment in report.segments:
         for problem in segment.problems:
@@ -463,9 +454,7 @@ def _rewrite(params: RewriteParams, output: OutputFormat) -> None:
     job.check_params(params)
     with open_directory(params.data) as store:
         total = store.topic(params.topic).describe().records
-    with running_job("rewriting", total, "records") as (spark, advance):
-        report = job.run(spark, params, advance)
-    _show(report, output)
+    _show(_run(job, params, "rewriting", total), output)
 
 
 @pipelines.command(cls=Command)
@@ -561,9 +550,7 @@ def stats(
 
     check_plot(plot)
     params = job.StatsParams(str(data), topic, seconds(every), None if parquet is None else str(parquet))
-    job.check_params(params)
-    with running_job("counting", None, "records") as (spark, advance):
-        report = job.run(spark, params, advance)
+    report: StatsReport = _run(job, params, "counting")
     printer = Printer(output)
     if output in (OutputFormat.JSON, OutputFormat.NDJSON):
         printer.item(report)

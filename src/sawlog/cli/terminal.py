@@ -66,6 +66,12 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.advance(self._task, count)
 
+    def reach(self, done: int, total: int) -> None:
+        """Set the progress, and the total, which may become known only now."""
+        if self._bar is not None:
+            self._bar.update(self._task, total=total)
+        self.advance(done - self.done)
+
     def _start(self) -> RichProgress:
         from rich import progress
         from rich.console import Console
@@ -75,7 +81,7 @@ class ProgressBar:
             if self._unit == "bytes"
             else [progress.MofNCompleteColumn(), progress.TextColumn(self._unit)]
         )
-        bar = [progress.BarColumn(), *amount, progress.TimeRemainingColumn()] if self._total else [*amount]
+        bar = [progress.BarColumn(), *amount, progress.TimeRemainingColumn()] if self._total is not None else amount
         return progress.Progress(
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}"),

@@ -23,7 +23,7 @@ _STALL_S = 60.0
 
 
 def once(mark: Path) -> bool:
-    """Whether nobody was here before."""
+    """Return True for the first caller."""
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:

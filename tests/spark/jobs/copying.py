@@ -1,4 +1,4 @@
-"""A streaming query that copies one topic to another: what is exactly once in it can be counted.
+"""A streaming query that copies one topic to another, so that duplicates and gaps can be counted.
 
 python -m tests.spark.jobs.copying STORE CHECKPOINT [NAME=VALUE...]   copies `orders` to `copies`, everything that is
                                                                       available now; says "ready" when the query starts,

@@ -47,12 +47,12 @@ def register(spark: Any) -> None:
 
 
 class InjectedFault(Exception):
-    """What `how=raise` raises."""
+    """Raised by a fault with `how=raise`."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens where."""
+    """A fault and the point at which it happens."""
 
     point: str
     number: int | None
@@ -77,7 +77,7 @@ class Fault:
 
 
 def processes_of(session: int, *, of: str = "") -> list[int]:
-    """All processes of a session, the first ones first; or those that run one program."""
+    """Return the processes of a session, oldest first, or only those that run one program."""
     found = []
     for name in os.listdir("/proc"):
         try:
