@@ -1,4 +1,4 @@
-"""A real Apache Kafka in the place of `sawlog serve`, to ask it what it does.
+"""A real Apache Kafka instead of `sawlog serve`, for comparison.
 
 `SAWLOG_BROKER=kafka pytest tests/broker/clients` runs the client matrix against it. Whatever a test there expects of
 us, Kafka does too; where it does not, the test says so. Needs a Java and Kafka's jars (tools/fetch_kafka.py).

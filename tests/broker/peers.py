@@ -110,7 +110,7 @@ class Peer:
         return found
 
     def is_closed(self) -> bool:
-        """Whether the broker has closed the connection."""
+        """Return whether the broker has closed the connection."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:

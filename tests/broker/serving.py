@@ -31,7 +31,7 @@ import sawlog
 
 from .. import warm
 
-#: How long anything may take that takes less than a second on a quiet machine.
+#: Timeout of everything that takes less than a second on a quiet machine.
 PATIENCE_S = 60.0
 ROOT = Path(__file__).resolve().parents[2]
 _LISTENING = re.compile(r"listening on (\S+):(\d+),")
@@ -58,7 +58,7 @@ class Serving:
         fresh: bool = False,
     ) -> None:
         self.data = data
-        #: What is served, if it is not the directory; and what its process is told besides.
+        #: Address of the served store, and extra environment variables.
         self._served = str(data) if url is None else url
         self._variables = variables or {}
         self._module = module
@@ -153,7 +153,7 @@ class Serving:
 
     @property
     def address(self) -> str:
-        """Where clients connect."""
+        """Address of the broker."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -164,7 +164,7 @@ class Serving:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended by itself."""
+        """True if the process was started and has not exited."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -185,5 +185,5 @@ class Serving:
 
 
 def _environment() -> dict[str, str]:
-    """The same sawlog as in this process, and the tests that can stand in for its command."""
+    """Environment with the sawlog of this process, and with the modules of the tests."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(sawlog.__file__).parents[1]), str(ROOT)])}

@@ -1,4 +1,4 @@
-"""`python -m tests.broker.soak --minutes 30`, from the top of the repository: one broker process, for long.
+"""`python -m tests.broker.soak --minutes 30`, from the top of the repository: one broker process, for a long time.
 
 Producers, transactions and groups work, and are judged, as in a history (`history/`), and clients are killed all the
 time; the broker is not. Beside them two topics are written to that retention and compaction keep small. Every few
@@ -41,9 +41,9 @@ KEYS = 500
 SEGMENT_BYTES = 1 << 18
 RETENTION_BYTES = 1 << 20
 CAST = {"producer": 1, "copier": 2, "reader": 2}
-#: How often somebody is killed, on the average, and how often the broker is looked at.
+#: Mean interval between kills, and interval between samples of the broker.
 KILL_EVERY_S, LOOK_EVERY_S = 6.0, 2.0
-#: What may be there in addition in the end: allocators are not exact.
+#: Growth that is allowed at the end: allocators are not exact.
 MEMORY_BYTES, DESCRIPTORS = 16 << 20, 12
 
 
@@ -64,7 +64,7 @@ class Gauge:
         self.descriptors.append(len(os.listdir(f"/proc/{self.pid}/fd")))
 
     def growth(self) -> list[str]:
-        """What has grown from the second quarter to the last."""
+        """Return the quantities that grew from the second quarter to the last."""
         found = []
         for name, values, allowed in (
             ("memory", self.memory, MEMORY_BYTES),
@@ -138,7 +138,7 @@ class Churn:
         self.sent.update((LATEST, EXPIRING))
 
     def trouble(self, data: Path) -> list[str]:
-        """What is wrong in the store."""
+        """Return the problems of the store."""
         with sawlog.open(data, mode="r") as store:
             latest, expiring = store.topic(LATEST).partition(0), store.topic(EXPIRING).partition(0)
             found = {(record.key or b"").decode(): int((record.value or b"").split(b"/")[0]) for record in latest}
@@ -159,7 +159,7 @@ class Churn:
 
 @dataclass(slots=True)
 class Soaked:
-    """What has come of it."""
+    """Result of a soak."""
 
     outcome: Outcome
     gauge: Gauge

@@ -1,4 +1,4 @@
-"""A broker beside a process that holds one of its partitions and stands still: nobody else waits for that."""
+"""A broker next to a hung process that holds one of its partitions: clients of other partitions are served."""
 
 from __future__ import annotations
 

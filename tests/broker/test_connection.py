@@ -1,4 +1,4 @@
-"""Connections: order, pipelining, back-pressure, and what is not a client."""
+"""Connections: order, pipelining, back-pressure, and garbage."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_api_versions_of_an_unknown_version_are_answered_in_the_first(peer: Peer
 def test_a_client_that_does_not_read_does_not_stop_the_others(broker: Broker, topic: str) -> None:
     with Peer(broker.address) as peer:
         peer.ask(Key.PRODUCE, 9, produce_body(topic, batch(b"x" * 500_000)))
-        for _ in range(400):  # 200 MB of responses that nobody takes
+        for _ in range(400):  # 200 MB of responses that the client does not read
             peer.send(Key.FETCH, 11, fetch_body(topic, 0))
         with Peer(broker.address) as other:
             assert other.ask(Key.METADATA, 9, {"topics": []})["brokers"]

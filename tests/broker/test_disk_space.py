@@ -21,7 +21,7 @@ from .serving import Serving, free_port
 
 
 class Disk:
-    """What `DiskSpace` looks at."""
+    """A simulated disk."""
 
     def __init__(self) -> None:
         self.free: int | None = 1000

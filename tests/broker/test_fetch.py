@@ -177,7 +177,7 @@ def test_a_deleted_topic_wakes_who_waits_for_it(broker: Broker, peer: Peer) -> N
 def test_what_was_just_written_counts_when_somebody_asks_where_a_partition_ends(
     monkeypatch: pytest.MonkeyPatch, asked: str, acks: int
 ) -> None:
-    """It is acknowledged before it is durable, and so before it is visible."""
+    """With acks=1, a batch is acknowledged before it is durable, and so before it is visible."""
     real = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda fd: (sleep(0.05), real(fd)))
     with Broker(durability="always") as broker, Peer(broker.address) as peer:

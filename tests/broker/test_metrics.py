@@ -1,4 +1,4 @@
-"""What is counted and logged of refused requests, for every API and version."""
+"""Counters and log lines of refused requests, for every API and version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be produced, what may not, and what each is answered with."""
+"""Produce: valid and invalid batches, and their responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def send(broker: Broker) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Send one batch and return what is said of it."""
+    """Send one batch and return the response for its partition."""
     with Peer(broker.address) as peer:
 
         def ask(topic: str, raw: bytes, version: int = 9, **more: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`sawlog serve`, as a process: how it starts, what it prints, how it stops."""
+"""`sawlog serve`, as a process: start, output, stop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..log.places import eventually
 from .peers import Peer, batch, fetch_body, produce_body
 from .serving import ROOT, Serving
 
-#: What a name in the documentation that is short for another begins with, by the first name of its line.
+#: Prefix of the abbreviated names in a line of the documentation, by the first name of the line.
 PREFIX = {
     "sawlog_log_size_bytes": "sawlog_log",
     "sawlog_group_lag_records": "sawlog_group",
@@ -40,7 +40,7 @@ PREFIX = {
 
 @contextmanager
 def serving(data: Path, *flags: str, fresh: bool = False) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
-    """A broker in a process of its own, its address, and what it printed until it was ready. `fresh`: it starts as
+    """A broker in a process of its own, its address, and its output until it was ready. `fresh`: it starts as
     a user starts it; else it is forked from a process that has imported the broker."""
     command = ["-m", "sawlog.cli", "serve", "-d", str(data), *flags]
     if "--listen" not in flags:
@@ -95,11 +95,11 @@ def measured_in(data: Path, *, fresh: bool = False) -> Iterator[Measured]:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
-    """A broker for several tests, which share what it counts."""
+    """A broker for several tests, which share its counters."""
     data = tmp_path_factory.mktemp("measured")
     with sawlog.open(data) as store:
         store.create_topic("fast", durability="os")
-    with measured_in(data, fresh=True) as made:  # one of the tests looks at what it has imported
+    with measured_in(data, fresh=True) as made:  # one of the tests checks its imports
         yield made
 
 

@@ -1,4 +1,4 @@
-"""The soak in its short form, and that its judges find what they are for."""
+"""The soak in its short form, and its judges on planted problems."""
 
 from __future__ import annotations
 

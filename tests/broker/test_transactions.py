@@ -1,4 +1,4 @@
-"""Transactions of network clients: isolation, fencing, timeouts, and what a broker that dies in the middle leaves."""
+"""Transactions of network clients: isolation, fencing, timeouts, and recovery after the broker dies in the middle."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def test_a_partition_that_was_not_added_is_refused(broker: Broker) -> None:
 
 
 def test_a_client_that_knows_abortable_errors_may_abort_and_continue(broker: Broker) -> None:
-    """What was not added to the transaction is refused with an error that ends the transaction, not the client; as
-    Apache Kafka does, clients that do not know that error get another."""
+    """The error for a partition that was not added ends the transaction, not the client. Clients that do not know that
+    error get another one, as in Apache Kafka."""
     client = Client(broker)
     assert client.send("orders", b"x", version=10) is ErrorCode.INVALID_TXN_STATE
     assert client.send("orders", b"x", version=11) is ErrorCode.TRANSACTION_ABORTABLE
@@ -226,7 +226,7 @@ def _dies_later(*_: Any, **__: Any) -> Any:
     return future
 
 
-#: Where a broker may die between the commit point and the end: what fails from then on.
+#: Points at which a broker may die after the commit point.
 STEPS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "before the first marker": lambda patch: patch.setattr(TransactionCoordinator, "_mark", _dies_later),
     "before the offsets": lambda patch: patch.setattr(Coordinator, "complete_offsets", _dies_later),

@@ -1,4 +1,4 @@
-"""What the matrix asks of a client, whichever it is. One module in `adapters` per client gives its `CLIENT`:
+"""Interface of a client in the matrix. One module in `adapters` per client gives its `CLIENT`:
 those in `adapters/quick` take part in every run, those in `adapters/slow` in the slow form.
 
 An adapter is thin: it calls the client as its documentation says, and puts names and types into one shape. It waits
@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-#: How long a client tries before it gives up, in all of them.
+#: Time after which every client gives up.
 PATIENCE_S = 60.0
 _FOLDER = Path(__file__).parent / "adapters"
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -64,7 +64,7 @@ class Refused(Exception):
 
 
 class Missing(Exception):
-    """What a client needs is not on this machine; the message says what."""
+    """Raised if this machine lacks what a client needs; the message names it."""
 
 
 class NotOffered(Exception):
@@ -96,23 +96,23 @@ class Producer(Protocol):
         """Abort it."""
 
     def close(self) -> None:
-        """Let go; what was posted may be lost."""
+        """Close; posted records may be lost."""
 
 
 class Consumer(Protocol):
-    """Reads partitions that it is told, or those that its group gives it."""
+    """Reads given partitions, or the partitions that its group assigns."""
 
     def assign(self, places: Mapping[tuple[str, int], int]) -> None:
         """Read these partitions from these offsets on."""
 
     def subscribe(self, *topics: str) -> None:
-        """Read what the group gives it."""
+        """Read the partitions that the group assigns."""
 
     def subscribe_pattern(self, pattern: str) -> None:
-        """Read what the group gives it of all topics whose names match a pattern, which begins with `^`."""
+        """Read the assigned partitions of all topics whose names match a pattern, which begins with `^`."""
 
     def poll(self, timeout_s: float = 0.2) -> list[Seen]:
-        """What there is, after this time at the latest."""
+        """Return available records; wait no longer than `timeout_s`."""
 
     def assignment(self) -> set[int]:
         """The partitions that it has now."""
@@ -146,7 +146,7 @@ class Admin(Protocol):
         """All topics, and how many partitions each has."""
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Let a topic have so many partitions."""
+        """Add partitions to a topic, up to `total`."""
 
     def config(self, name: str) -> dict[str, str]:
         """All settings of a topic."""
@@ -170,13 +170,13 @@ class Admin(Protocol):
         """Commit for a group without members."""
 
     def offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """What a group has committed."""
+        """Return the committed offsets of a group."""
 
     def transactions(self) -> dict[str, str]:
         """The state of each transactional id."""
 
     def close(self) -> None:
-        """Let go."""
+        """Close the client."""
 
 
 class Client(Protocol):
@@ -222,7 +222,7 @@ def kafka_name(name: str) -> str:
     return _SYNONYMS.get(name.lstrip("_"), name.lstrip("_"))
 
 
-#: What clients call otherwise than Kafka's protocol does.
+#: Error names of clients that differ from those of Kafka's protocol.
 _SYNONYMS = {
     "UNKNOWN_TOPIC_OR_PART": "UNKNOWN_TOPIC_OR_PARTITION",
     "MESSAGE_SIZE_TOO_LARGE": "MESSAGE_TOO_LARGE",
@@ -259,7 +259,7 @@ def load(name: str) -> Client:
 
 
 def last_offsets(records: Iterable[Seen], topic: str) -> dict[tuple[str, int], int]:
-    """How far a consumer has come with these records, as something to commit."""
+    """Return the offsets to commit after these records."""
     ends: dict[tuple[str, int], int] = {}
     for record in records:
         place = (topic, record.partition)

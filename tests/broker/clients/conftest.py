@@ -21,7 +21,7 @@ from ..oracle import broker_in
 from ..serving import PATIENCE_S, Serving
 from .adapter import Admin, Client, Consumer, Missing, NotOffered, Producer, Refused, Seen, load, names
 
-#: Of the clients, not of ours: kafka-python reads its JSON; sockets are left when a broker is gone.
+#: Warnings of the clients: kafka-python reads its JSON; sockets are left open when a broker is gone.
 _WARNINGS = (
     "ignore:read_text is deprecated",
     "ignore::ResourceWarning",
@@ -56,7 +56,7 @@ def broker(only_broker: Serving) -> Iterator[Serving]:
         only_broker.kill()
         only_broker.start()
     yield only_broker
-    gc.collect()  # what clients have left behind is collected here, where it is not taken for a fault of ours
+    gc.collect()  # collect objects of clients here, so that they do not count as leaks of sawlog
     if only_broker.is_running:
         only_broker.freeze()
 
@@ -78,7 +78,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 class Hands:
-    """What a test opens with a client; it is closed after the test."""
+    """Opens producers, consumers and admins of a client, and closes them after the test."""
 
     def __init__(self, client: Client, address: str) -> None:
         self.client = client
@@ -105,7 +105,7 @@ class Hands:
             each.close()
 
     def read(self, topic: str, count: int, start: int = 0, partition: int = 0, **given: Any) -> list[Seen]:
-        """So many records of a partition, from an offset on, with a consumer of its own."""
+        """Return `count` records of a partition from an offset on, read by a new consumer."""
         consumer = self.consumer(**given)
         consumer.assign({(topic, partition): start})
         found = take(consumer, count)
@@ -133,7 +133,7 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """What a client has no call for is no failure of the broker."""
+    """Skip a test of a call that the client lacks."""
     try:
         return (yield)
     except NotOffered:
@@ -141,7 +141,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def take(consumer: Consumer, count: int) -> list[Seen]:
-    """Poll until so many records are there."""
+    """Poll until `count` records are there."""
     found: list[Seen] = []
     wait_for(lambda: found.extend(consumer.poll()) or len(found) >= count, f"{count} records")
     assert len(found) == count, [each.offset for each in found]
@@ -164,7 +164,7 @@ def refusal(call: Callable[[], Any]) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def quiet_clients() -> None:
-    """Clients log what a broker that is gone does to them; here that is the rule."""
+    """Silence the log lines of clients about a broker that is gone, which is normal in these tests."""
     import logging
 
     for name in ("kafka", "aiokafka"):

@@ -1,4 +1,4 @@
-"""What test_spark.py runs in a process of its own: `python -m ...spark_job ADDRESS DIRECTORY JAR...`; prints JSON."""
+"""Process started by test_spark.py: `python -m ...spark_job ADDRESS DIRECTORY JAR...`; prints JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def main(address: str, directory: Path, jars: list[str]) -> dict[str, Any]:
-    """Write a topic in batch, read it in several ways, copy it in a stream, and go on with the stream."""
+    """Write a topic in batch, read it in several ways, copy it in a stream, and restart the stream."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 

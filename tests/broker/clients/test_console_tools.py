@@ -22,7 +22,7 @@ TOOLS = "org.apache.kafka.tools"
 
 
 def tool(broker: Serving, name: str, *arguments: object) -> str:
-    """Run one of the tools; what it wrote."""
+    """Run a tool and return its output."""
     return run(f"{TOOLS}.{name}", "--bootstrap-server", broker.address, *arguments)
 
 

@@ -1,4 +1,4 @@
-"""Groups: members share partitions, hand them on when they come and go, and go on after the broker was killed."""
+"""Groups: members share partitions, hand them over when they come and go, and continue after the broker was killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .adapter import Consumer, Refused, Seen, Sent, last_offsets, load, names
 from .conftest import Hands, one_client, take, wait_for
 
 PARTITIONS = 4
-#: What a member is told that has missed a rebalance; a broker that was killed does not know its members.
+#: Errors for a member that has missed a rebalance. A broker that was killed does not know its members.
 REBALANCED = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "COMMIT_FAILED"}
 
 
@@ -23,7 +23,7 @@ def numbered(count: int, start: int = 0) -> list[Sent]:
 
 
 class Member(threading.Thread):
-    """A consumer that polls all the time, as applications do. What it could commit, it has read."""
+    """A consumer that polls all the time, as applications do. It counts the records that it could commit."""
 
     def __init__(self, consumer: Consumer, topic: str) -> None:
         super().__init__(daemon=True)
@@ -47,7 +47,7 @@ class Member(threading.Thread):
             self.error = error
 
     def _commits(self, found: list[Seen]) -> bool:
-        """Whether it is still a member that may commit them; else they are read again by whoever is."""
+        """Commit and return True; False if it is no member any more, so that another member reads the records again."""
         try:
             self.consumer.commit(last_offsets(found, self._topic))
         except Refused as error:
@@ -101,11 +101,11 @@ class Members:
         wait_for(shared, f"the members to have {counts} partitions")
 
     def take(self, count: int) -> None:
-        """Wait until so many records were read."""
+        """Wait until `count` records were read."""
         wait_for(lambda: time.sleep(0.02) or sum(len(each.read) for each in self._all) >= count, f"{count} records")
 
     def numbers(self) -> list[int]:
-        """Which records they have read."""
+        """Numbers of the records that the members have read."""
         return sorted(int(each.value or b"-1") for member in self._all for each in member.read)
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ def test_a_pattern_reads_all_topics_that_it_matches(hands: Hands, topic: str, pr
     ]
 
 
-@pytest.mark.costly  # the broker that the tests of clients share ends here, and what it has used counts here
+@pytest.mark.costly  # ends the broker that the tests of clients share, so that its CPU time counts here
 @one_client("aiokafka")
 @both_protocols
 def test_a_group_goes_on_after_its_broker_was_killed(
@@ -193,7 +193,7 @@ def test_a_group_goes_on_after_its_broker_was_killed(
     producer.send(topic, numbered(20, 20))
     members.take(40)
     members.settle(2, 2)
-    assert members.numbers() == list(range(40))  # what was committed is not read again
+    assert members.numbers() == list(range(40))  # committed records are not read again
 
 
 @pytest.mark.slow

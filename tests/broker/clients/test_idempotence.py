@@ -16,7 +16,7 @@ def numbered(count: int, start: int = 0) -> list[Sent]:
     return [Sent(b"%d" % number, b"key", timestamp=1_700_000_000_000) for number in range(start, start + count)]
 
 
-@pytest.mark.costly  # the broker that the tests of clients share ends here, and what it has used counts here
+@pytest.mark.costly  # ends the broker that the tests of clients share, so that its CPU time counts here
 @one_client("confluent")
 def test_a_producer_goes_on_after_its_broker_was_killed(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(idempotent=True)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(KCAT is None, reason="kcat is not installed")
 
 
 def kcat(broker: Serving, *arguments: str, given: str = "") -> str:
-    """Run it; what it wrote."""
+    """Run kcat and return its output."""
     assert KCAT is not None
     done = subprocess.run(
         [KCAT, "-b", broker.address, *arguments], input=given, capture_output=True, text=True, timeout=60, check=False

@@ -1,4 +1,4 @@
-"""What a producer of any client sends, a consumer of any client gets: bytes, nulls, headers, times, offsets."""
+"""Consumers of every client get the records of producers of every client: bytes, nulls, headers, times, offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def some(count: int, start: int = 0) -> list[Sent]:
 
 
 def as_seen(records: list[Sent], start: int = 0) -> list[Seen]:
-    """What a consumer has to get for them."""
+    """Return sent records as a consumer must get them."""
     return [
         Seen(each.partition, offset, each.value, each.key, each.headers, each.timestamp or 0)
         for offset, each in enumerate(records, start)
@@ -65,7 +65,7 @@ def test_what_one_client_sends_the_others_read(hands: Hands, broker: Serving, to
 
 
 def codecs(broker: Serving, topic: str) -> set[str]:
-    """How the batches of a topic are compressed on disk."""
+    """Return the codecs of a topic's batches on disk."""
     with DirectoryStore.open(broker.data, mode="r") as store:
         log = store[topic].partition(0)
         data = b"".join(log.fetch(0, 1 << 20).buffers)

@@ -104,7 +104,7 @@ def test_a_second_producer_of_the_same_id_fences_the_first(hands: Hands, topic: 
     first = hands.producer(transactional_id=topic)
     first.begin()
     first.send(topic, sent("zombie"))
-    second = hands.producer(transactional_id=topic)  # ends what the first has begun
+    second = hands.producer(transactional_id=topic)  # aborts the transaction of the first
     second.begin()
     second.send(topic, sent("alive"))
     second.commit()
@@ -117,7 +117,7 @@ def test_a_second_producer_of_the_same_id_fences_the_first(hands: Hands, topic: 
     committed(hands, topic, "alive")
 
 
-@pytest.mark.costly  # the broker that the tests of clients share ends here, and what it has used counts here
+@pytest.mark.costly  # ends the broker that the tests of clients share, so that its CPU time counts here
 @one_client("confluent")
 def test_a_transaction_goes_on_after_the_broker_was_killed(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(transactional_id=topic)

@@ -40,14 +40,14 @@ class Context:
 
 
 class OneNode:
-    """As much of a broker among others as groups need: it is alone."""
+    """Membership of a broker without peers, as far as groups use it."""
 
     def of(self, kind: str, key: str, advertised: Address) -> Node:
         return Node(7, advertised.host, advertised.port)
 
 
 class Asked:
-    """As much of a broker as groups need."""
+    """A broker as far as groups use it."""
 
     node_id = 7
     nodes = OneNode()
@@ -211,7 +211,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait for something that happens by itself."""
+    """Wait until the condition is true."""
     deadline = asyncio.get_running_loop().time() + 30
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it did not happen"

@@ -43,7 +43,7 @@ class Clock:
         return made
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and call what is due in its order."""
+        """Advance the clock, and make the calls that are due in order."""
         until = self.now + seconds
         while self._due and self._due[0][0] <= until:
             at, _, timer = heapq.heappop(self._due)
@@ -54,7 +54,7 @@ class Clock:
 
     @property
     def pending(self) -> int:
-        """How many calls are due at some time."""
+        """Number of scheduled calls."""
         return sum(timer.call is not None for _, _, timer in self._due)
 
 
@@ -74,7 +74,7 @@ class Client:
         self.id = ""
         self.generation = -1
         self.leads = False
-        #: What it was answered last, and whether it waits.
+        #: The last responses.
         self.joined: JoinResponse | None = None
         self.synced: SyncResponse | None = None
         self.waits = 0
@@ -174,7 +174,7 @@ class Client:
 
 
 def settle(*clients: Client) -> None:
-    """Let clients that know of the current generation ask for their assignment."""
+    """Send SyncGroup for clients that know the current generation."""
     leader = next(each for each in clients if each.leads and each.generation == each.group.generation)
     for each in clients:
         if each is not leader:

@@ -49,7 +49,7 @@ class Client:
         self.options = {"topics": frozenset(topics or ("orders",)), "rebalance_timeout_ms": REBALANCE_MS, **options}
         self.epoch = JOIN_EPOCH
         self.owned: frozenset[tuple[str, int]] = frozenset()
-        #: What it was told to own.
+        #: Partitions of the last assignment.
         self.target: frozenset[tuple[str, int]] = frozenset()
         self.told: HeartbeatResponse | None = None
 
@@ -70,11 +70,11 @@ class Client:
         return self.send()
 
     def report(self) -> HeartbeatResponse:
-        """Say what it owns."""
+        """Send a heartbeat with the owned partitions."""
         return self.send(owned=self.owned)
 
     def work(self) -> None:
-        """Give up what it should not own, say so, and take what it should."""
+        """Revoke partitions, report that, and take new ones."""
         self.owned &= self.target
         self.report()
         self.owned = self.target
@@ -560,7 +560,7 @@ def test_whatever_members_do_a_thousand_times_a_partition_has_one_owner() -> Non
         play(seed)
 
 
-# --- a coordinator that knows nothing of what was before
+# --- a coordinator without memory of earlier epochs
 
 
 def test_a_group_begins_with_the_epoch_that_it_is_given() -> None:

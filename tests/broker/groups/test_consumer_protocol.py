@@ -101,7 +101,7 @@ async def test_members_commit_and_fetch_with_their_epoch(store: DirectoryStore) 
 
 @in_loop
 async def test_what_a_member_had_at_a_broker_that_was_killed_does_not_count_at_the_next(store: DirectoryStore) -> None:
-    """It keeps its id, but another member may have its partitions by now."""
+    """The member keeps its id, but another member may have its partitions by now."""
     async with Asked(store) as killed:
         before = ClassicMember(killed, "mine")
         await before.join()
@@ -138,7 +138,7 @@ async def test_members_of_classic_groups_may_fetch_with_their_id_and_generation(
 
 
 async def rejoined(broker: Asked, joined: dict[str, Any], owned: bytes = b"") -> dict[str, Any]:
-    """A member of the classic protocol joins again, with what it still owns."""
+    """Rejoin as a member of the classic protocol that still owns partitions."""
     subscription = b"\0\1\0\0\0\1\0\6orders\xff\xff\xff\xff" + (owned or b"\0\0\0\0")
     protocols = [{"name": "range", "metadata": subscription}]
     return await broker.joined(member_id=joined["member_id"], protocols=protocols)
@@ -172,7 +172,7 @@ async def test_a_member_of_kip_848_joins_a_classic_group_and_shares_its_partitio
         assert assigned(await new.join()) == {}, "the other member has not given up anything yet"
         assert await broker.commit({ORDERS: 3}, classic) == {ORDERS: E.NONE}, "its generation still counts"
         assert await beaten(broker, classic) == E.REBALANCE_IN_PROGRESS
-        if not is_eager:  # it keeps what it owns until it is told to give it up
+        if not is_eager:  # it keeps its partitions until they are revoked
             again = await rejoined(broker, classic, owns(0, 1))
             assert (again["error_code"], again["leader"], again["members"]) == (0, "", [])
             (kept,) = [each for each in (0, 1) if (await broker.synced(again))["assignment"] == assignment(each)]
@@ -377,7 +377,7 @@ def test_confluents_consumers_change_their_protocol_one_after_the_other(
 ) -> None:
     """Each is replaced by one with the other protocol while the rest goes on: no record is missed, no error fatal."""
     with Broker(partitions=4, group_consumer_heartbeat_interval_ms=100, group_min_session_timeout_ms=100) as broker:
-        broker.create_topic("orders", 4)  # a consumer that asks for it before it is there is told of an error
+        broker.create_topic("orders", 4)  # a consumer of a missing topic gets an error
         producer = Producer({"bootstrap.servers": broker.address})
         sent = 0
 

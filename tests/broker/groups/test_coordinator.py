@@ -1,4 +1,4 @@
-"""What groups leave in the store, who shares a turn, and who keeps whom out."""
+"""The coordinator: stored offsets, group commit, and exclusion of other consumers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def started(module: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def said_by(module: str, *arguments: object) -> str:
-    """What such a process writes until it ends."""
+    """Return the output of a process."""
     done = warm.run(["-m", f"tests.processes.{module}", *map(str, arguments)], timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -120,7 +120,7 @@ def test_acknowledged_commits_survive_kill_9(tmp_path: Path) -> None:
 
 
 class Turns:
-    """How often the groups log was written."""
+    """Counts the writes to the groups log."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -277,7 +277,7 @@ async def test_a_stopped_consumer_keeps_members_out_only_until_its_session_expir
 async def test_nobody_joins_before_the_last_commit_is_written(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member commits and leaves at once; whoever comes next continues there."""
+    """A member commits and leaves at once; the next member continues there."""
     async with Asked(store) as broker:
         for offset in range(1, 8):
             joined = await member(broker)

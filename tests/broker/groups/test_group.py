@@ -41,7 +41,7 @@ def two(group: ClassicGroup, **options: object) -> tuple[Client, Client]:
 
 
 def keep_alive(clock: Clock, seconds: float, *clients: Client) -> None:
-    """Let time pass while these send heartbeats."""
+    """Advance the clock while these clients send heartbeats."""
     for _ in range(int(seconds)):
         clock.advance(1)
         for each in clients:

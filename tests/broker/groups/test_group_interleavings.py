@@ -39,7 +39,7 @@ class Play:
         self.empty = 0
         self.group = ClassicGroup("billing", self.clock, config, self._emptied)
         self.live: list[Client] = []
-        #: Clients that nobody hears of any more. They hold what they were assigned, and may try to commit.
+        #: Silent clients. They keep their assignment, and may try to commit.
         self.gone: list[Client] = []
 
     def _emptied(self) -> None:
@@ -61,7 +61,7 @@ class Play:
         self.live.append(made)
 
     def sync(self, client: Client) -> None:
-        """As the leader, share the partitions out; else ask."""
+        """Send SyncGroup, with the assignment if the client leads."""
         assignments = {}
         if client.leads and client.joined is not None:
             members = [id for id, _, _ in client.joined.members]

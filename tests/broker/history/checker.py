@@ -1,4 +1,4 @@
-"""What a history must not contain: the rules, and nothing that runs.
+"""Rules that a history must not violate. Pure functions.
 
 Actors work on two topics, and each writes down what it does and what it is told:
 
@@ -65,17 +65,17 @@ class Copied:
 
 @dataclass(slots=True)
 class History:
-    """What the actors have written down."""
+    """The notes of all actors."""
 
     #: For each key: numbers below this may have been sent.
     sent: dict[str, int] = field(default_factory=dict)
-    #: What was acknowledged: (key, number), and where, if that was said.
+    #: Acknowledged records: (key, number), and their position if the producer knows it.
     acknowledged: dict[tuple[str, int], Place | None] = field(default_factory=dict)
     #: For each transaction that was begun: the inputs that it copies.
     attempts: dict[str, list[Place]] = field(default_factory=dict)
     committed: set[str] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
-    #: What a reader saw between two assignments.
+    #: Records that a reader saw between two assignments.
     sessions: list[list[Copied]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     #: Records that were sent together: all or none is there.

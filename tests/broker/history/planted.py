@@ -53,7 +53,7 @@ def _twice(every: int = 40) -> None:
 
 
 def _show_aborted() -> None:
-    """Readers of committed records are not told what was aborted."""
+    """Omit aborted transactions from the responses to readers of committed records."""
     from sawlog.broker.handlers import fetch
 
     original = fetch._Fetch._read_one
@@ -92,7 +92,7 @@ def _forget_offsets() -> None:
 
 
 def _commit_everything() -> None:
-    """What was to be aborted is committed, in one partition."""
+    """Commit an aborted transaction in one partition."""
     from sawlog.broker.transactions import TransactionCoordinator
 
     original = TransactionCoordinator._mark
@@ -105,7 +105,7 @@ def _commit_everything() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """How to plant it, and as what it shows."""
+    """A bug: how to plant it, and the violation that reveals it."""
 
     plant: Callable[[], None]
     shown_as: frozenset[str]

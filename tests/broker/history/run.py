@@ -1,4 +1,4 @@
-"""A history, made and judged: a broker, actors, kills at random moments, and what is in the topics at the end.
+"""Run and judge a history: a broker, actors, kills at random moments, and the final content of the topics.
 
 The seed decides whom to kill and after how long; the machine decides how far everybody has come by then, so a run is
 not the same twice. The directory of a run that broke a rule is kept, with all that the actors wrote down.
@@ -34,21 +34,21 @@ CAST = {"producer": 2, "copier": 2, "reader": 2}
 BESIDE = {**CAST, "appender": 1, "writer": 1}
 #: And Spark, whose processes take seconds to start.
 WITH_SPARK = {**BESIDE, "spark": 1}
-#: Those who write to `in`.
+#: Actors that write to `in`.
 SOURCES = ("producer", "appender", "writer")
-#: How long copiers and readers may need to come to the end when nobody is killed any more; and how long they may seem
-#: to stand still. Longer than sessions and transactions of the dead last, and than Spark needs to start.
+#: Time for copiers and readers to catch up after the last kill, and time without progress before they count as
+#: stuck. Longer than sessions and transactions of the dead last, and than Spark needs to start.
 DRAIN_S, STILL_S, SPARK_STILL_S = 300.0, 30.0, 120.0
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run has shown."""
+    """Result of a run."""
 
     violations: list[Violation]
     kills: Counter[str] = field(default_factory=Counter)
     counts: dict[str, int] = field(default_factory=dict)
-    #: How long each part took.
+    #: Duration of each part.
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -109,13 +109,13 @@ class Actor:
             self.kill()
             return f"{self._name} did not end"
         self._process = None
-        # It may have been so young that it did not know yet what SIGTERM asks for.
+        # A process that has just started may not handle SIGTERM yet.
         return None if code in (0, -signal.SIGTERM) else f"{self._name} ended with {code}: {self._errors()}"
 
     def check(self) -> None:
-        """It is still there."""
+        """Raise unless the process runs."""
         if self._process is not None and self._process.poll() is not None:
-            raise AssertionError(f"{self._name} ended by itself: {self._errors()}")
+            raise AssertionError(f"{self._name} exited: {self._errors()}")
 
     def _errors(self) -> str:
         return (self._directory / f"{self._name}.{self._lives}.err").read_text(errors="replace")[-2000:]
@@ -221,7 +221,7 @@ def _replace(rng: random.Random, actor: Actor, outcome: Outcome) -> None:
 
 
 def _drain(broker: Serving, actors: list[Actor], outcome: Outcome) -> tuple[set[str], list[str]]:
-    """Let those who write to `in` end, and the others when they have come to the end; who did, and what went wrong."""
+    """Stop the writers of `in`, then the others once they have caught up. Return which did, and the failures."""
     address, drained = broker.address, set[str]()
     with outcome.timing("ending sources"):
         trouble = _end_all(actors, *SOURCES)
@@ -261,7 +261,7 @@ def _committed(address: str, group: str, topic: str) -> dict[int, int]:
 
 
 def _reaches(address: str, group: str, topic: str, ends: dict[int, int]) -> bool:
-    """Whether a group has committed these offsets before long."""
+    """Return whether a group commits these offsets in time."""
     return _arrives(
         lambda: _committed(address, group, topic),
         lambda found: all(found.get(number, 0) >= end for number, end in ends.items()),
@@ -269,7 +269,7 @@ def _reaches(address: str, group: str, topic: str, ends: dict[int, int]) -> bool
 
 
 def _holds(address: str, topic: str, wanted: int) -> bool:
-    """Whether a topic has so many records before long."""
+    """Return whether a topic has `wanted` records in time."""
     return _arrives(lambda: _ends(address, topic), lambda found: sum(found.values()) >= wanted, SPARK_STILL_S)
 
 
@@ -350,7 +350,7 @@ def _copied(address: str, topic: str) -> list[Copied]:
 
 
 def remembered(diaries: Path) -> History:
-    """What the actors wrote down, in all their lives."""
+    """Return the notes of all actors, of all their processes."""
     history = History()
     for path in sorted(diaries.glob("*.jsonl")):
         session: list[Copied] = []
@@ -390,7 +390,7 @@ def _enter(history: History, event: dict[str, Any]) -> None:
 
 
 def rounds(kills: int, per_round: int) -> Iterator[int]:
-    """So many kills in rounds: what there is to check grows with each."""
+    """Divide kills into rounds, because the history to check grows with each round."""
     for _ in itertools.count():
         if kills <= 0:
             return
@@ -399,5 +399,5 @@ def rounds(kills: int, per_round: int) -> Iterator[int]:
 
 
 def keep(directory: Path, found: list[Violation]) -> None:
-    """Write the verdict beside what it is about."""
+    """Write the verdict next to the history."""
     (directory / "violations.txt").write_text("\n".join(map(str, found)) + os.linesep, encoding="utf-8")

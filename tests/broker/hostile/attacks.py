@@ -1,6 +1,6 @@
-"""What hostile and broken clients do, each as a process: `python -m tests.broker.hostile.attacks NAME ADDRESS [TOPIC]`.
+"""Hostile and broken clients, each as a process: `python -m tests.broker.hostile.attacks NAME ADDRESS [TOPIC]`.
 
-An attack goes on until it is told to stop. It makes no more noise than a small machine can make besides serving good
+An attack runs until it is stopped. It makes no more noise than a small machine can make besides serving good
 clients: the question is whether limits hold, not how many packets a second an interpreter can take.
 """
 
@@ -28,7 +28,7 @@ from ..serving import ROOT
 
 TOPIC = "records"
 MIB = 1 << 20
-#: What a bomb unpacks to, except snappy's, which cannot.
+#: Decompressed size of a bomb; snappy cannot compress one that far.
 UNPACKED_MIB = 50
 #: A client hello, as far as anybody looks.
 HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(200)
@@ -95,7 +95,7 @@ def deaf(address: tuple[str, int]) -> None:
 
 
 def _is_dropped(each: socket.socket) -> bool:
-    """Whether the broker has reset it; nothing is read."""
+    """Return whether the broker has reset the connection. Reads nothing."""
     gone = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != 1
     if gone:
         each.close()
@@ -115,7 +115,7 @@ def announce(address: tuple[str, int]) -> None:
 
 
 def strangers(address: tuple[str, int]) -> None:
-    """What is not a request, or not all of it, a hundred times a second."""
+    """Send garbage and incomplete requests, a hundred per second."""
     truncated = request(Key.PRODUCE, 9, produce_body(TOPIC, batch(b"x" * 1000)))
     rubbish = [
         HELLO,
@@ -209,7 +209,7 @@ def all_bombs() -> dict[str, bytes]:
 
 @contextmanager
 def attacking(address: str, *names: str) -> Iterator[None]:
-    """Attacks that go on as long as a block, in processes of their own."""
+    """Run attacks in processes of their own during a block."""
     command = [sys.executable, "-m", "tests.broker.hostile.attacks"]
     processes = [subprocess.Popen([*command, name, address], cwd=ROOT, stderr=subprocess.DEVNULL) for name in names]
     try:

@@ -25,8 +25,8 @@ from ..serving import Serving
 from .attacks import ATTACKS, TOPIC, attacking
 
 MIB = 1 << 20
-#: What the broker may take in addition to what it has when it has served somebody: its budget for buffers, a quarter
-#: more for small requests, what a batch may unpack to, and some for Python, for thousands of connections and threads.
+#: Memory that the broker may use beyond that of an idle broker that has served a client: its budget for buffers, a
+#: quarter more for small requests, a decompressed batch, and some for Python, thousands of connections and threads.
 BUDGET, UNPACKED, OTHER = 128 * MIB, 32 * MIB, 160 * MIB
 SETTINGS = ("--set", f"max_buffered_bytes={BUDGET}", "--set", f"max_decompressed_bytes={UNPACKED}")
 
@@ -39,7 +39,7 @@ class Limited(Serving):
         super().__init__(data, *SETTINGS, "--set", "first_frame_timeout_s=3", "--set", "frame_timeout_s=5", fresh=True)
 
     def limit(self) -> int:
-        """From now on it may take only so much more; the limit."""
+        """Limit the address space of the process; return the limit."""
         most = self.size_bytes("VmSize") + BUDGET * 5 // 4 + UNPACKED + OTHER
         resource.prlimit(self.pid, resource.RLIMIT_AS, (most, most))
         return most
@@ -53,13 +53,13 @@ class Limited(Serving):
 
     @property
     def descriptors(self) -> int:
-        """How many files and sockets it has open."""
+        """Number of open files and sockets."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
 @dataclass(slots=True)
 class Served:
-    """What good clients have seen: seconds for each produce and the fetch after it."""
+    """Latencies of good clients: seconds for each produce and the fetch after it."""
 
     seconds: list[float] = field(default_factory=list)
     failed: int = 0
@@ -80,7 +80,7 @@ class Served:
 
 
 def warm(address: str, *, records: int = 60) -> None:
-    """Let the broker have all threads and modules, and records that are worth fetching."""
+    """Make the broker start all threads, import all modules and store records worth fetching."""
     with Peer(address) as peer:
         for name in (TOPIC, "good"):
             peer.ask(Key.METADATA, 9, {"topics": [{"name": name}], "allow_auto_topic_creation": True})

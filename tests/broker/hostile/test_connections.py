@@ -1,4 +1,4 @@
-"""Limits of a broker that serves: who is refused, who waits, what is said, and that the others go on."""
+"""Limits of a running broker: refused and waiting clients, log lines, and unaffected other clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 RESET = struct.pack("ii", 1, 0)
 
 
-#: What a broker had refused before the test.
+#: Refusals of each broker before the test.
 _before: dict[str, Counter[str]] = {}
 
 
@@ -64,13 +64,13 @@ def until(is_so: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at connections often, so that nobody waits for seconds here."""
+    """Check connections often, so that tests do not wait for seconds."""
     monkeypatch.setattr(limits, "PRESSURE_S", 0.3)
     monkeypatch.setattr(limits, "_LONGEST_S", 0.1)
 
 
 def blocked(broker: Broker) -> int:
-    """How many connections have responses that neither the client nor the system takes."""
+    """Return the number of connections with responses that neither the client nor the kernel accepts."""
     return sum(each.untaken_bytes > 0 for each in list(broker._live().server._connections))
 
 
@@ -79,7 +79,7 @@ def with_settings(**settings: object) -> pytest.MarkDecorator:
 
 
 def serves(broker: Broker) -> bool:
-    """Whether a good client is served."""
+    """Return whether a good client is served."""
     with Peer(broker.address) as peer:
         raw = batch(b"good")
         [answer] = peer.ask(Key.PRODUCE, 9, produce_body("good", raw))["responses"]
@@ -183,7 +183,7 @@ def test_who_never_takes_its_responses_is_dropped(broker: Broker) -> None:
     assert serves(broker)
 
 
-# --- what is not a request
+# --- invalid requests
 
 
 @pytest.mark.parametrize(

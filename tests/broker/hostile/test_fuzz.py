@@ -21,9 +21,9 @@ from .test_connections import serves
 
 #: A request without a response for this long is taken to wait, as a JoinGroup may.
 WAITS_S = 0.25
-#: How long to wait before concluding that no request of an API is ever answered.
+#: Time after which an API counts as never answering.
 PATIENCE_S = 30.0
-#: The first bytes of a request, which say what it is.
+#: Size of the part of a request that names its API and version.
 HEADER_BYTES = 8
 SERVED = {wire.BY_KEY[key].name: wire.BY_KEY[key] for family in _FAMILIES for key in family.HANDLERS}
 

@@ -1,4 +1,4 @@
-"""The parts of the limits by themselves: what is counted, who waits, what is late, what is said."""
+"""Unit tests of buffers and limits: the budget, its waiters, timeouts and log lines."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Client:
         return self.intake.retry()
 
     def send(self, data: bytes) -> int:
-        """As the loop does it: as much as there is room for, again and again."""
+        """Deliver bytes as the event loop does: as many as there is room for, repeatedly."""
         complete = 0
         while data:
             buffer = self.intake.buffer()
@@ -95,7 +95,7 @@ def budget(loop: Loop) -> MemoryBudget:
 
 
 BODIES = [bytes(8), bytes(range(256)) * 8, b"z" * (READ_BUFFER_BYTES - 4), b"L" * LARGE, b"m" * 65533, bytes(9)]
-#: How many bytes come at once, and in which bodies. A large one in pieces of some bytes takes a hundred thousand calls.
+#: Number of bytes per read, and the bodies. A large one in pieces of some bytes takes a hundred thousand calls.
 STEPS = [
     *((step, [BODIES[0], BODIES[1], BODIES[5]]) for step in (1, 3, 4)),
     *((step, BODIES) for step in (97, 1000, 65535, 65536, 65537, 1 << 30)),
@@ -202,7 +202,7 @@ def test_a_promise_is_counted_until_the_response_is(budget: MemoryBudget, loop: 
 
 
 class Transport(asyncio.WriteTransport):
-    """It passes on what it is told to, and keeps the rest."""
+    """A transport that accepts a limited number of bytes."""
 
     def __init__(self, passes_bytes: int) -> None:
         self.passes_bytes = passes_bytes
@@ -277,7 +277,7 @@ def test_bytes_of_a_mapped_file_are_not_memory_and_others_are(mapped: memoryview
 
 
 def test_connections_that_have_much_to_send_take_turns(mapped: memoryview) -> None:
-    """So that whoever has little to ask for is answered in between."""
+    """Clients with small requests are answered in between."""
     loop, transports = Loop(), [Transport(1 << 30) for _ in range(5)]
     budget, turns = MemoryBudget(1 << 30, loop.soon), WriteScheduler(loop.soon)
     boxes: list[SendQueue] = []

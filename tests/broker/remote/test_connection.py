@@ -1,4 +1,4 @@
-"""What goes wrong between a client and a broker: every failure is one of ours, says where, and ends in bounded time."""
+"""Failures between a client and a broker: each is an error of sawlog, names the broker, and occurs in bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same client against Apache Kafka: what it asks, and how, is what a real broker understands."""
+"""The client against Apache Kafka, which must understand its requests."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_waiting_ends_with_its_time(store: RemoteStore, topic: RemoteTopic) -> N
     store.wait({("orders", 0): 1000}, 0.05)
 
 
-# --- transactions: what a broker sends, and what a reader sees of it
+# --- transactions
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 

@@ -1,4 +1,4 @@
-"""Topics through a broker are what they are in the store, with the same errors."""
+"""Topics behind a broker equal topics in a store, with the same errors."""
 
 from __future__ import annotations
 

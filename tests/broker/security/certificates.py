@@ -1,4 +1,4 @@
-"""Certificates for tests, made when they are needed: an authority, and what it has signed, as files."""
+"""Certificates for tests, created on demand: an authority and its signed certificates, as files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Files:
 
 
 class Authority:
-    """Who signs, and a directory for what is signed."""
+    """A certificate authority, and a directory for its certificates."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -54,7 +54,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def believing_broker() -> Iterator[Broker]:
-    """It believes what clients say of themselves, and has two topics."""
+    """A broker that trusts the identity that clients claim, with two topics."""
     with believing(refresh_s=600) as made:
         made.create_topic("orders")
         made.create_topic("secret")
@@ -63,6 +63,6 @@ def believing_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def broker(believing_broker: Broker) -> Broker:
-    """The same, without rules."""
+    """The trusting broker, without rules."""
     change(believing_broker)
     return believing_broker

@@ -1,6 +1,6 @@
-"""A broker whose clients say who they are by their client id, what each role may do, and a request of every API.
+"""A broker that takes the client id for the principal; the permissions of each role; a request of every API.
 
-Who clients are is another matter than what they may do: here a client is believed.
+These tests are about authorization, so authentication is skipped.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ BINDINGS = [
 
 @contextmanager
 def believing(*bindings: Binding, **settings: Any) -> Iterator[Broker]:
-    """A broker at which `User:` and the client id is who asks."""
+    """Run a broker at which a client's principal is `User:` and its client id."""
     with Broker(super_users=["User:root"], **settings) as broker:
         broker._live().server.fault_for = lambda header, request: _believe
         change(broker, *bindings)
@@ -75,7 +75,7 @@ def _believe(connection: Connection, context: Context, handler: Handler, request
 
 
 def change(broker: Broker, *bindings: Binding) -> None:
-    """Let these be the bindings."""
+    """Replace the bindings."""
     stored = StoredAcls(broker.store._registry)
     stored.delete([Filter()])
     stored.add(bindings)
@@ -83,7 +83,7 @@ def change(broker: Broker, *bindings: Binding) -> None:
 
 
 def asked_by(broker: Broker, client_id: str, key: Key, version: int, body: Body) -> Body:
-    """What one client is answered, on a connection of its own."""
+    """Return the response to one client, on a connection of its own."""
     with Peer(broker.address, client_id) as peer:
         return peer.ask(key, version, body)
 
@@ -190,7 +190,7 @@ class Requests:
         return {"key": self._groups[0], "coordinator_keys": list(self._groups), "key_type": 0}
 
     def _join_group(self) -> Body:
-        # No session is that short: it is refused, but not for who asks.
+        # The session is too short, so an allowed request is refused for that.
         return {"group_id": self._groups[0], "session_timeout_ms": 1, "protocol_type": "consumer"}
 
     def _member(self) -> Body:

@@ -44,5 +44,5 @@ class Talker(Peer):
         return final
 
     def works(self) -> bool:
-        """Whether it is let in."""
+        """Return whether a request is answered."""
         return bool(self.ask(Key.METADATA, 9, {"topics": []})["brokers"])

@@ -1,4 +1,4 @@
-"""What is special about single APIs: creating by asking, topic ids, no acknowledgements, transactions, patterns."""
+"""Authorization of special cases: automatic creation, topic ids, acks=0, transactions, patterns."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_producer_without_acknowledgements_learns_by_a_closed_connection(broke
         body["topic_data"] += produce_body("secret", batch(b"refused"))["topic_data"]
         peer.send_together([(Key.PRODUCE, 9, body)])
         assert peer.is_closed()
-    assert len(broker.records("orders")) == before + 2  # what is allowed is stored, as it is without rules
+    assert len(broker.records("orders")) == before + 2  # allowed batches are stored, as without rules
     assert broker.records("secret") == []
 
 

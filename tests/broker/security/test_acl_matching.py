@@ -1,4 +1,4 @@
-"""What bindings allow and what filters find, compared with the sentences of the documentation, written down plainly."""
+"""Bindings and filters, compared with a plain transcription of the documentation."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_words_are_read_in_every_spelling_and_an_unknown_one_is_answered_with_th
 
 
 def test_the_numbers_are_kafkas() -> None:
-    """As bits, which clients print: 3576 is everything that can be done with a topic, 8096 with a cluster."""
+    """Bit sets, as clients print them: 3576 is every operation on a topic, 8096 on a cluster."""
     assert sum(1 << each for each in OPERATIONS[Resource.TOPIC]) == 3576
     assert sum(1 << each for each in OPERATIONS[Resource.CLUSTER]) == 8096
     assert Binding(Resource.CLUSTER, CLUSTER_NAME, "User:ann", ALL).resource == 4

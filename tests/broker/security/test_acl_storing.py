@@ -177,6 +177,6 @@ def test_rules_that_vanish_while_the_broker_runs_open_nothing() -> None:
         assert topics(broker, "ann") == ["orders"]
         (Path(broker.directory) / "registry" / "acls.json").unlink()
         until(lambda: topics(broker, "ann") == [], "that to be noticed")
-        time.sleep(0.1)  # some more looks at what is not there
+        time.sleep(0.1)  # some more refreshes of a missing file
         assert topics(broker, "bob") == []
         assert topics(broker, "root") == ["orders"]

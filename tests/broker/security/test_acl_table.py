@@ -14,7 +14,7 @@ from sawlog.testing import Broker
 from ..peers import Peer
 from .roles import BINDINGS, ROLES, Requests, asked_by, believing, change, codes_in, everything, verdict
 
-#: What each role is answered: "." for what it may, else the error: Topic, Group, Cluster or transactional id (X) ...
+#: The answer to each role: "." if allowed, else the error: Topic, Group, Cluster or transactional id (X) ...
 #: AUTHORIZATION_FAILED. With a number: in versions from there on.
 GRID = """
                                 none describe read write member admin denied
@@ -156,7 +156,7 @@ def test_refused_requests_change_nothing(broker: Broker, topic_ids: dict[str, by
     assert state() == before
 
 
-#: APIs whose requests name several resources: each is answered by itself.
+#: APIs whose requests name several resources: each gets an answer of its own.
 SPLIT = {
     Key.PRODUCE: "T",
     Key.FETCH: "T",

@@ -31,7 +31,7 @@ PATIENCE_S = 60.0
 
 
 class Login:
-    """How a client connects: its authority, perhaps its certificate, perhaps a user."""
+    """Credentials of a client: an authority, perhaps a certificate, perhaps a user."""
 
     def __init__(self, ca: str | None, files: Files | None = None, mechanism: str = "", password: str = "") -> None:
         self.ca, self.files, self.mechanism, self.password = ca, files, mechanism, password
@@ -144,14 +144,14 @@ CLIENTS: dict[str, Callable[[str, Login, str], bytes]] = {
 
 @pytest.fixture
 def patient(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is outside of tests: a client must have time to read why."""
+    """Restore the real delay: a client needs time to read the error."""
     monkeypatch.setattr(authentication, "_DELAY_S", 0.1)
     monkeypatch.setattr(connection, "LINGER_S", 0.1)
 
 
 @pytest.fixture(autouse=True)
 def leftovers() -> Iterator[None]:
-    """Sockets that clients leave behind when they are refused are collected here, not in somebody else's test."""
+    """Collect the sockets of refused clients here, not in a later test."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -29,7 +29,7 @@ CN, ORG, UNIT, C = (
 
 
 def certificate(*parts: tuple[x509.NameAttribute, ...]) -> bytes:
-    """A certificate in DER, signed by itself."""
+    """Return a self-signed certificate in DER."""
     name = x509.Name([x509.RelativeDistinguishedName(each) for each in parts])
     issuer = x509.Name([x509.NameAttribute(CN, "somebody else")])
     now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

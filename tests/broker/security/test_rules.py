@@ -1,4 +1,4 @@
-"""Which settings go together, and when other machines may connect without a word."""
+"""Valid combinations of security settings, and access from other machines without authentication."""
 
 from __future__ import annotations
 

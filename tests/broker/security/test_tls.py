@@ -1,4 +1,4 @@
-"""TLS: what a listener demands, whose certificate it shows, and how it takes another one without a restart."""
+"""TLS: requirements of a listener, its certificate, and a new certificate without a restart."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_plain_message_that_is_wrong_is_refused(authority: Authority, tls_brok
 
 
 def principals(broker: Broker) -> list[str]:
-    """Who asks a broker for metadata from now on."""
+    """Record the principals that request metadata from now on."""
     seen: list[str] = []
     live = broker._live()
     real = live.handlers[Key.METADATA]
@@ -337,7 +337,7 @@ def test_sighup_reloads_the_certificate(authority: Authority, live: Files, tmp_p
 
 
 def load(**given: Any) -> ssl.SSLContext:
-    """What a broker does first."""
+    """Load a certificate as a broker does at startup."""
     files = TlsFiles.of(changed(BrokerConfig(), given))
     assert files is not None
     return files.load()

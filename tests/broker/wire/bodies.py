@@ -1,4 +1,4 @@
-"""Random messages, drawn from the tables: what a version has, with the values at which codecs differ."""
+"""Random messages, drawn from the tables, with the values at which codecs differ."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class KafkaPython:
         return cls is not None and version <= cls.max_version
 
     def again(self, key: int, kind: str, version: int, data: bytes) -> tuple[Any, bytes]:
-        """Return what it reads, and the bytes that it writes for that."""
+        """Return the decoded message, and its encoding."""
         cls = self._classes[key, kind]
         # Not cls.decode: that of ApiVersions reads an error as version 0, as a client has to.
         message = ApiMessage.decode.__func__(cls, data, version=version)
@@ -73,7 +73,7 @@ class KafkaPython:
         return {field.name: self._plain(field, version, message) for field in fields if field.exists_in(version)}
 
     def _plain(self, field: Field, version: int, message: Any) -> Any:
-        # It shortens the names of authorized operations in places, and reads them as a set of bits.
+        # kio shortens some names of authorized operations, and decodes them as a bit set.
         operations = field.name.endswith("authorized_operations")
         shortened = operations and not hasattr(message, field.name)
         value = getattr(message, "authorized_operations" if shortened else field.name)

@@ -1,4 +1,4 @@
-"""Whole requests and responses: header, length and body; and who answers what nobody knows."""
+"""Whole requests and responses: header, length, body, and unknown APIs."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def response(api: Api, version: int, random: Random) -> bytes:
 
 
 def read_request(frame: bytes) -> bool:
-    """Whether it is a message. Anything but `Malformed` fails the test."""
+    """Return whether it is a message. Any error but `Malformed` fails the test."""
     try:
         wire.decode_request(wire.parse_header(memoryview(frame)), memoryview(frame))
     except Malformed:
@@ -79,7 +79,7 @@ def test_a_message_that_is_cut_is_malformed(api: Api) -> None:
 
 
 def ends(size: int, random: Random) -> list[int]:
-    """Where to cut: everywhere in a short message, in some places of a long one."""
+    """Return where to cut a message: everywhere in a short one, in some places of a long one."""
     return list(range(size)) if size <= 60 else sorted(random.sample(range(size), 60))
 
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_is_malformed(frame: bytes) -> None:
 def test_a_huge_claim_allocates_nothing(version: int) -> None:
     claim = b"\xff\xff\xff\xff\x07" if version == 12 else b"\x7f\xff\xff\xff"
     frame = struct.pack(">hhih", Key.METADATA, version, 1, -1) + b"\0" * (version == 12) + claim + bytes(1000)
-    read_request(frame)  # what is compiled and imported does not count
+    read_request(frame)  # compiling and importing do not count
     tracemalloc.start()
     try:
         assert not read_request(frame)
@@ -175,7 +175,7 @@ def test_many_empty_structs_are_refused_before_they_fill_the_memory(key: Key, ve
 def test_a_request_of_an_allowed_size_has_a_limited_number_of_elements(
     key: Key, version: int, head: bytes, element: bytes
 ) -> None:
-    """It would be two hundred times its size."""
+    """Decoded without a limit, it would take two hundred times its size."""
     count = 400_000
     claim = bytes([count + 1 & 0x7F | 0x80, count + 1 >> 7 & 0x7F | 0x80, count + 1 >> 14])
     frame = struct.pack(">hhihb", key, version, 1, -1, 0) + head + claim + element * count

@@ -1,4 +1,4 @@
-"""What we write, kafka-python and kio read as what it was, and what they write, we read; every message and version.
+"""kafka-python and kio decode our messages, and we decode theirs: every message and version.
 
 Bytes are compared as well: both write a message in the one way that Kafka does.
 """

@@ -1,4 +1,4 @@
-"""The tables hang together: keys and ranges, names and tags, and what a decoded message has."""
+"""Consistency of the tables: keys, ranges, names, tags, and the fields of decoded messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .bodies import names
 APIS = list(wire.BY_KEY.values())
 TABLES = [(f"{api.name} {kind}", api, getattr(api, kind)) for api in APIS for kind in ("request", "response")]
 
-#: What clients of today and of some years ago have to find.
+#: Versions that current clients and clients of recent years need.
 NEEDED = {
     wire.Key.API_VERSIONS: (0, 4),
     wire.Key.METADATA: (0, 13),

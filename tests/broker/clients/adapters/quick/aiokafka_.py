@@ -246,7 +246,7 @@ class _Admin:
 
 
 def _check_each(rows: Sequence[Sequence[Any]]) -> None:
-    """It gives the response back as it came."""
+    """Raise the first error in a response, which aiokafka returns unchecked."""
     for _, code, *message in rows:
         _check(code, *message)
 
@@ -257,7 +257,7 @@ def _check(code: int, message: object = "") -> None:
 
 
 def _assigned(assignment: bytes) -> int:
-    """How many partitions an assignment has: version, then topics with their partitions."""
+    """Return the number of partitions in an assignment: version, then topics with their partitions."""
     if not assignment:
         return 0
     (topics,), at, found = struct.unpack_from(">i", assignment, 2), 6, 0

@@ -270,7 +270,7 @@ class Confluent:
                 "linger.ms": linger_ms,
                 "message.max.bytes": max_request_bytes,
                 "message.timeout.ms": min(timeout_ms, transaction_timeout_ms if transactional_id else timeout_ms),
-                # How long it hopes that a topic will be there: by default 30 s, even if messages time out before.
+                # Time that it waits for a topic to exist: by default 30 s, even if messages time out before.
                 "topic.metadata.propagation.max.ms": timeout_ms // 2,
                 **given,
             }
@@ -317,7 +317,7 @@ class Confluent:
 
 
 def _common(address: str) -> dict[str, Any]:
-    """It tries again soon after the broker was gone, and complains only to its callers."""
+    """Reconnects soon after the broker was gone, and reports errors to its callers only."""
     return {
         "bootstrap.servers": address,
         "reconnect.backoff.ms": 50,

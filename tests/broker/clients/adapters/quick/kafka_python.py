@@ -92,8 +92,8 @@ class _Consumer:
     def subscribe(self, *topics: str) -> None:
         # It joins before it knows how many partitions there are. As the leader it then joins again when it does; and if
         # that ends between two polls, version 3.0.12 drops the assignment, joins no more and sends no heartbeats
-        # (`need_rejoin` is false as soon as it has assigned). So let it know them first: what it compares is a copy,
-        # which is made when metadata comes after it has subscribed.
+        # (`need_rejoin` is false as soon as it has assigned). So fetch the metadata first: it compares a copy,
+        # which is made when metadata arrives after the subscription.
         known = {topic: self.made.partitions_for_topic(topic) for topic in topics}
         self.made.subscribe(list(topics))
         deadline = time.monotonic() + PATIENCE_S

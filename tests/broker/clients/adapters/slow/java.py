@@ -72,7 +72,7 @@ def _named() -> Iterator[None]:
 
 
 def _refused(error: Any) -> Refused:
-    """An exception by the name of its class, without what it is wrapped in."""
+    """Return an exception by the name of its class, unwrapped."""
     while (cause := error.getCause()) is not None and error.getClass().getSimpleName() in _WRAPPERS:
         error = cause
     return Refused(kafka_name(error.getClass().getSimpleName()), error.getMessage())
