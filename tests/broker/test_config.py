@@ -74,7 +74,7 @@ WRONG = {
 
 
 @for_each("text", WRONG)
-def test_what_is_wrong_in_a_file_is_said_with_its_path_and_the_setting(tmp_path: Path, text: str) -> None:
+def test_an_error_in_a_file_names_its_path_and_the_setting(tmp_path: Path, text: str) -> None:
     file = tmp_path / "broker.toml"
     file.write_text(text)
     with pytest.raises(InvalidConfig) as found:

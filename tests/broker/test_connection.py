@@ -135,7 +135,7 @@ def test_a_large_request_arrives_in_pieces(broker: Broker, topic: str) -> None:
     ],
     ids=["http", "negative", "huge", "short", "unknown api", "unknown version", "client id", "array"],
 )
-def test_what_is_no_request_ends_the_connection_and_nothing_else(broker: Broker, peer: Peer, rubbish: bytes) -> None:
+def test_garbage_ends_only_its_connection(broker: Broker, peer: Peer, rubbish: bytes) -> None:
     peer.socket.sendall(rubbish)
     assert peer.is_closed()
     with Peer(broker.address) as other:

@@ -174,7 +174,7 @@ def test_a_deleted_topic_wakes_who_waits_for_it(broker: Broker, peer: Peer) -> N
 @pytest.mark.alternating
 @pytest.mark.parametrize("acks", [0, 1])
 @pytest.mark.parametrize("asked", ["end", "newest", "time"])
-def test_what_was_just_written_counts_when_somebody_asks_where_a_partition_ends(
+def test_the_end_of_a_partition_includes_records_that_are_written_but_not_durable(
     monkeypatch: pytest.MonkeyPatch, asked: str, acks: int
 ) -> None:
     """With acks=1, a batch is acknowledged before it is durable, and so before it is visible."""

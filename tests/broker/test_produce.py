@@ -205,7 +205,7 @@ def test_a_batch_without_acknowledgement_that_is_refused_ends_the_connection(bro
     assert part["high_watermark"] == 1
 
 
-def test_what_was_acknowledged_can_be_deleted_at_once(broker: Broker) -> None:
+def test_acknowledged_records_can_be_deleted_immediately(broker: Broker) -> None:
     """With acks=1 a record is acknowledged before it is durable, and so before it is visible."""
     broker.create_topic("emptied")
     with Peer(broker.address) as peer:

@@ -114,7 +114,7 @@ def put(address: str, value: bytes, topic: str = "orders") -> int:
 
 
 @pytest.mark.costly  # starts a Python, as a user does
-def test_it_says_what_it_recovered_after_a_kill_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
+def test_recovery_after_a_kill_is_reported_and_sigterm_stops_cleanly(tmp_path: Path) -> None:
     with serving(tmp_path / "data", fresh=True) as (process, address, lines):
         assert f"serving {tmp_path / 'data'} (0 topics)" in lines[0]
         assert put(address, b"one") == 0
@@ -305,7 +305,7 @@ def test_a_stop_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path) ->
 
 @pytest.mark.costly  # `measured` ends here, a Python of its own
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_it_starts_and_serves_without_arrow(measured: Measured) -> None:
+def test_a_broker_starts_and_serves_without_arrow(measured: Measured) -> None:
     with Peer(measured.address) as peer:
         peer.ask(Key.METADATA, 9, {"topics": [{"name": "plain"}], "allow_auto_topic_creation": True})
         peer.ask(Key.PRODUCE, 9, produce_body("plain", batch(b"one")))

@@ -237,7 +237,7 @@ STEPS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 @pytest.mark.alternating
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("commit", [True, False])
-def test_what_is_decided_is_completed_by_the_next_broker(
+def test_the_next_broker_completes_decided_transactions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, commit: bool
 ) -> None:
     saves = 0
@@ -276,7 +276,7 @@ def test_what_is_decided_is_completed_by_the_next_broker(
         assert values(broker).count(b"y") == 1
 
 
-def test_what_is_not_decided_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_undecided_transactions_continue_after_a_restart(tmp_path: Path) -> None:
     with Broker(directory=str(tmp_path)) as broker:
         broker.create_topic("orders", 1)
         client = Client(broker)

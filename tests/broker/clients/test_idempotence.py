@@ -29,7 +29,7 @@ def test_a_producer_goes_on_after_its_broker_was_killed(hands: Hands, broker: Se
 
 
 @one_client("confluent")
-def test_what_is_on_its_way_when_the_broker_is_killed_arrives_once(hands: Hands, broker: Serving, topic: str) -> None:
+def test_records_in_flight_when_the_broker_is_killed_arrive_once(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(idempotent=True, linger_ms=0)
     producer.send(topic, numbered(1))
     for first in range(1, 400, 20):

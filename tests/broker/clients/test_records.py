@@ -57,7 +57,7 @@ def test_batches_are_stored_as_their_client_has_compressed_them(
     assert codecs(broker, name) == {compression}
 
 
-def test_what_one_client_sends_the_others_read(hands: Hands, broker: Serving, topic: str) -> None:
+def test_records_of_one_client_are_read_by_the_others(hands: Hands, broker: Serving, topic: str) -> None:
     made = some(60)
     hands.producer(compression="lz4", linger_ms=50).send(topic, made)
     for name in names("quick"):

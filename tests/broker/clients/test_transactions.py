@@ -30,7 +30,7 @@ def committed(hands: Hands, topic: str, *wanted: str, partition: int = 0) -> Non
     hands.close(consumer)
 
 
-def test_what_is_committed_is_seen_and_what_is_aborted_is_not(hands: Hands, topic: str) -> None:
+def test_committed_records_are_seen_and_aborted_ones_are_not(hands: Hands, topic: str) -> None:
     producer = hands.producer(transactional_id=topic)
     producer.begin()
     producer.send(topic, sent("a", "b"))
@@ -139,7 +139,7 @@ def test_a_transaction_goes_on_after_the_broker_was_killed(hands: Hands, broker:
 
 
 @pytest.mark.slow  # what ended before the kills of the test above stays so, too
-def test_what_was_committed_or_aborted_stays_so_after_a_kill(hands: Hands, broker: Serving, topic: str) -> None:
+def test_committed_and_aborted_transactions_stay_so_after_a_kill(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(transactional_id=topic)
     producer.begin()
     producer.send(topic, sent("kept"))

@@ -258,7 +258,7 @@ def test_a_lost_answer_is_repeated() -> None:
     assert (told.error, told.assignment) == (E.NONE, owned)
 
 
-def test_who_joins_again_owns_nothing_and_gets_its_target_again() -> None:
+def test_a_member_that_joins_again_owns_nothing_and_gets_its_target_again() -> None:
     broker = Broker()
     first = Client(broker, "first")
     first.join()
@@ -361,7 +361,7 @@ def test_a_pattern_matches_whole_names_and_never_takes_long() -> None:
         ({"epoch": LEAVE_EPOCH}, E.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_what_makes_no_sense_is_refused(said: dict[str, Any], error: E) -> None:
+def test_contradictory_heartbeats_are_refused(said: dict[str, Any], error: E) -> None:
     broker = Broker()
     fields = {
         "member_id": "first",
@@ -573,7 +573,7 @@ def test_a_group_begins_with_the_epoch_that_it_is_given() -> None:
     assert group.has_begun
 
 
-def test_what_a_member_had_before_a_restart_does_not_count_after_it() -> None:
+def test_an_assignment_from_before_a_restart_is_not_valid_after_it() -> None:
     before, after = Broker(), Broker()
     before.group = ConsumerGroup("billing", before.clock, BrokerConfig(), first_epoch=70)
     after.group = ConsumerGroup("billing", after.clock, BrokerConfig(), first_epoch=50)

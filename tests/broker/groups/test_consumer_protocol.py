@@ -100,7 +100,7 @@ async def test_members_commit_and_fetch_with_their_epoch(store: DirectoryStore) 
 
 
 @in_loop
-async def test_what_a_member_had_at_a_broker_that_was_killed_does_not_count_at_the_next(store: DirectoryStore) -> None:
+async def test_an_assignment_of_a_killed_broker_is_not_valid_at_the_next(store: DirectoryStore) -> None:
     """The member keeps its id, but another member may have its partitions by now."""
     async with Asked(store) as killed:
         before = ClassicMember(killed, "mine")
@@ -241,7 +241,7 @@ async def test_a_classic_member_that_does_not_give_up_its_partitions_is_removed(
 
 
 @in_loop
-async def test_what_waits_in_a_classic_group_is_answered_when_it_is_taken_over(store: DirectoryStore) -> None:
+async def test_pending_requests_of_a_classic_group_are_answered_when_it_migrates(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         first = await broker.joined()
         syncing = broker.begin(
@@ -321,7 +321,7 @@ async def test_consumers_of_the_library_are_kept_out_and_keep_out(store: Directo
 
 
 @in_loop
-async def test_what_cannot_be_joined_says_why(store: DirectoryStore) -> None:
+async def test_a_refused_join_has_an_error(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         assert (await ClassicMember(broker, "mine", "").join())["error_code"] == E.INVALID_GROUP_ID
         member = ClassicMember(broker, "mine")

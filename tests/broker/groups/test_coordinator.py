@@ -153,7 +153,7 @@ async def test_commits_of_one_group_keep_their_order(store: DirectoryStore) -> N
 
 
 @in_loop
-async def test_who_fetches_after_a_commit_was_accepted_sees_it(store: DirectoryStore) -> None:
+async def test_a_fetch_sees_every_commit_accepted_before(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         for offset in range(1, 10):
             commit = broker.begin(
@@ -274,7 +274,7 @@ async def test_a_stopped_consumer_keeps_members_out_only_until_its_session_expir
 
 
 @in_loop
-async def test_nobody_joins_before_the_last_commit_is_written(
+async def test_no_consumer_joins_before_the_last_commit_is_written(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member commits and leaves at once; the next member continues there."""
@@ -371,7 +371,7 @@ async def test_offsets_of_a_transaction_are_pending_until_it_ends(store: Directo
 
 
 @in_loop
-async def test_what_a_transaction_may_not_commit_is_refused_when_it_is_staged(store: DirectoryStore) -> None:
+async def test_invalid_offsets_of_a_transaction_are_refused_when_staged(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         joined = await member(broker)
         offsets = {ORDERS: NewOffset(1), ("nothing", 0): NewOffset(1), ("orders", 1): NewOffset(1, -1, "x" * 5000)}
@@ -391,7 +391,7 @@ async def test_what_a_transaction_may_not_commit_is_refused_when_it_is_staged(st
 
 
 @in_loop
-async def test_nobody_joins_while_a_transaction_holds_offsets_of_the_group(store: DirectoryStore) -> None:
+async def test_no_consumer_joins_while_a_transaction_holds_offsets_of_the_group(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         await broker.groups.stage_offsets(17, "billing", {ORDERS: NewOffset(6)})
         with pytest.raises(GroupActive):
@@ -404,7 +404,7 @@ async def test_nobody_joins_while_a_transaction_holds_offsets_of_the_group(store
 
 
 @in_loop
-async def test_nobody_joins_either_after_a_restart(store: DirectoryStore) -> None:
+async def test_no_consumer_joins_after_a_restart_while_a_transaction_holds_offsets(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(6)})
         await until(lambda: store.groups.served_at("billing") is not None)
@@ -417,7 +417,7 @@ async def test_nobody_joins_either_after_a_restart(store: DirectoryStore) -> Non
 
 
 @in_loop
-async def test_who_joined_while_there_was_no_broker_stays_in_the_group(store: DirectoryStore) -> None:
+async def test_a_consumer_that_joined_while_no_broker_ran_stays_in_the_group(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"]) as consumer:
         async with Asked(store) as broker:
             broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(6)})

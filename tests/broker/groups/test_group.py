@@ -416,7 +416,7 @@ def test_a_leader_that_dies_before_it_assigned_is_removed(clock: Clock, group: C
     assert second.leads
 
 
-def test_who_does_not_ask_for_its_assignment_is_removed_though_its_heart_beats(
+def test_a_member_that_does_not_request_its_assignment_is_removed_despite_heartbeats(
     clock: Clock, group: ClassicGroup
 ) -> None:
     first, second = Client(group, "first"), Client(group, "second")
@@ -601,7 +601,7 @@ def test_a_static_member_that_comes_back_with_another_subscription_is_a_rebalanc
     assert again.error is E.NONE
 
 
-def test_what_a_consumer_owned_before_it_restarted_does_not_make_a_new_subscription(group: ClassicGroup) -> None:
+def test_partitions_owned_before_a_restart_do_not_change_the_subscription(group: ClassicGroup) -> None:
     first, second = static_pair(group)
     owned = encode_subscription(["orders"])[:-4] + b"\0\0\0\7sticky!"
     again = restarted(second, protocols=protocols(subscription=owned))

@@ -186,7 +186,7 @@ async def test_a_stop_answers_everyone_who_waits(store: DirectoryStore) -> None:
 
 @pytest.mark.parametrize("version", range(10))
 @in_loop
-async def test_what_is_committed_is_fetched_at_every_version(store: DirectoryStore, version: int) -> None:
+async def test_committed_offsets_are_fetched_at_every_version(store: DirectoryStore, version: int) -> None:
     async with Asked(store) as broker:
         codes = await broker.commit({ORDERS[0]: (7, "noted", 3), ORDERS[1]: (9, None, -1)}, version=version)
         assert codes == dict.fromkeys(ORDERS, E.NONE)
@@ -229,7 +229,7 @@ async def test_topics_have_ids_from_version_10_on(store: DirectoryStore) -> None
 
 
 @in_loop
-async def test_what_cannot_be_committed_says_why_for_each_partition(store: DirectoryStore) -> None:
+async def test_a_refused_commit_has_an_error_for_each_partition(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         codes = await broker.commit(
             {
@@ -413,7 +413,7 @@ async def test_groups_are_described_with_their_members(store: DirectoryStore, ve
 
 
 @in_loop
-async def test_what_a_client_may_do_is_told_if_it_asks(store: DirectoryStore) -> None:
+async def test_authorized_operations_are_returned_on_request(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         request = {"groups": ["billing"], "include_authorized_operations": True}
         assert (await broker.ask(Key.DESCRIBE_GROUPS, **request))["groups"][0]["authorized_operations"] == 3400

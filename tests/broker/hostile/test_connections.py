@@ -140,7 +140,9 @@ def test_an_address_has_its_own_limit(broker: Broker) -> None:
 
 @with_settings(first_frame_timeout_s=0.2)
 @pytest.mark.parametrize("sent", [b"", b"\0", struct.pack(">ih", 100, 18)], ids=["nothing", "a byte", "a header"])
-def test_who_sends_no_request_is_dropped(broker: Broker, sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_sends_no_request_is_dropped(
+    broker: Broker, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     with Peer(broker.address) as waiting:
         waiting.ask(Key.API_VERSIONS, 0, {})
         with Peer(broker.address) as peer:
@@ -152,7 +154,7 @@ def test_who_sends_no_request_is_dropped(broker: Broker, sent: bytes, caplog: py
 
 
 @with_settings(frame_timeout_s=0.2)
-def test_who_does_not_end_a_request_is_dropped(broker: Broker) -> None:
+def test_a_client_that_does_not_complete_a_request_is_dropped(broker: Broker) -> None:
     with Peer(broker.address) as peer:
         peer.ask(Key.API_VERSIONS, 0, {})
         peer.socket.sendall(struct.pack(">ih", 1000, 18))
@@ -161,7 +163,9 @@ def test_who_does_not_end_a_request_is_dropped(broker: Broker) -> None:
 
 
 @with_settings(idle_timeout_s=0.3)
-def test_who_is_idle_is_dropped_but_not_who_waits(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_idle_client_is_dropped_but_not_one_that_waits_for_a_response(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     new_topic(broker, "quiet")
     with Peer(broker.address) as idle, Peer(broker.address) as waiting:
         waiting.send(Key.FETCH, 11, fetch_body("quiet", 0, wait_ms=800))
@@ -173,7 +177,7 @@ def test_who_is_idle_is_dropped_but_not_who_waits(broker: Broker, caplog: pytest
 
 
 @with_settings(idle_timeout_s=0.3)
-def test_who_never_takes_its_responses_is_dropped(broker: Broker) -> None:
+def test_a_client_that_never_reads_its_responses_is_dropped(broker: Broker) -> None:
     new_topic(broker, "large")
     with Peer(broker.address) as deaf:
         deaf.ask(Key.PRODUCE, 9, produce_body("large", batch(bytes(15 * MIB))))
@@ -217,7 +221,7 @@ def test_a_flood_of_strangers_does_not_flood_the_log(broker: Broker, caplog: pyt
     assert 1 <= said(caplog).count("this looks like HTTP") <= 10
 
 
-def test_what_follows_rubbish_in_the_same_write_is_not_carried_out(broker: Broker) -> None:
+def test_requests_that_follow_garbage_in_the_same_write_are_not_executed(broker: Broker) -> None:
     new_topic(broker, "records")
     rubbish = struct.pack(">ihhih", 14, Key.METADATA, 1, 1, -1) + struct.pack(">i", 2**31 - 1)
     with Peer(broker.address) as peer:
@@ -260,7 +264,7 @@ def test_large_requests_wait_for_room_and_are_all_answered(broker: Broker, monke
 
 
 @with_settings(max_buffered_bytes=8 * MIB, max_request_bytes=8 * MIB)
-def test_who_keeps_the_room_for_nothing_is_dropped_when_others_need_it(broker: Broker) -> None:
+def test_a_client_that_pins_memory_is_dropped_when_others_need_it(broker: Broker) -> None:
     new_topic(broker, "large")
     raw = batch(bytes(3 * MIB))
     with ExitStack() as stack:
@@ -367,7 +371,7 @@ def test_a_stop_answers_those_who_wait_for_room(broker: Broker) -> None:
         assert time.monotonic() - began < 9  # less than stop_timeout_s
 
 
-def test_what_is_buffered_is_forgotten_with_its_connection(broker: Broker) -> None:
+def test_buffers_are_released_with_their_connection(broker: Broker) -> None:
     new_topic(broker, "records")
     live = broker._live()
     whole = b""

@@ -157,7 +157,7 @@ def test_large_requests_begin_in_the_order_in_which_they_came(budget: MemoryBudg
     assert not second.intake.is_waiting
 
 
-def test_who_goes_away_does_not_hold_up_the_line(budget: MemoryBudget, loop: Loop) -> None:
+def test_a_closed_connection_does_not_block_the_queue(budget: MemoryBudget, loop: Loop) -> None:
     budget.used_bytes = 8 * LARGE - 100
     first, second = Client(budget), Client(budget)
     first.send(framed(b"x" * 7 * LARGE)[:8])
@@ -260,7 +260,7 @@ def test_a_transport_that_passes_everything_on_gets_everything_at_once(mapped: m
     assert outbox.size_bytes == 0
 
 
-def test_what_is_left_in_the_transport_of_a_small_response_holds_up_no_large_one(mapped: memoryview) -> None:
+def test_the_unsent_rest_of_a_small_response_does_not_block_a_large_one(mapped: memoryview) -> None:
     outbox, transport = outbox_of(MemoryBudget(1 << 30, Loop().soon)), Transport(0)
     outbox.send(transport, [b"small"], 5)
     assert transport.kept == 5  # it may say nothing when that is gone
@@ -361,7 +361,7 @@ def closed_after(
         pytest.param(NEW._replace(is_reading=False, partial_bytes=9), None, id="is not read from"),
     ],
 )
-def test_who_takes_too_long_is_closed(seen: ProgressSample, closed: tuple[int, str] | None) -> None:
+def test_a_connection_that_takes_too_long_is_closed(seen: ProgressSample, closed: tuple[int, str] | None) -> None:
     assert closed_after(seen) == closed
 
 
@@ -369,7 +369,7 @@ def test_a_byte_per_second_is_no_progress() -> None:
     assert closed_after(NEW, lambda seen, second: seen._replace(partial_bytes=second)) == (10, "slow")
 
 
-def test_who_goes_on_is_not_closed() -> None:
+def test_a_connection_that_makes_progress_is_not_closed() -> None:
     assert closed_after(OLD, lambda seen, second: seen._replace(requests=5 + second // 500)) is None
     unread = OLD._replace(untaken_bytes=100_000)
     assert closed_after(unread, lambda seen, second: seen._replace(taken_bytes=500 + second // 500)) is None
@@ -394,7 +394,7 @@ def test_a_flood_of_lines_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -
     ]
 
 
-def test_what_was_left_out_is_said_also_if_nothing_follows(caplog: pytest.LogCaptureFixture) -> None:
+def test_suppressed_lines_are_reported_even_if_none_follows(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     rate_limited_log = RateLimitedLog(lambda: now, max_lines=1, window_s=60)
     for _ in range(3):
@@ -409,7 +409,7 @@ def test_what_was_left_out_is_said_also_if_nothing_follows(caplog: pytest.LogCap
     ]
 
 
-def test_what_was_left_out_is_said_when_the_broker_stops(caplog: pytest.LogCaptureFixture) -> None:
+def test_suppressed_lines_are_reported_when_the_broker_stops(caplog: pytest.LogCaptureFixture) -> None:
     rate_limited_log = RateLimitedLog(lambda: 0.0, max_lines=1, window_s=60)
     for _ in range(3):
         rate_limited_log.tell("size", "line")

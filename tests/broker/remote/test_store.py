@@ -122,7 +122,7 @@ def test_batches_are_compressed_as_asked_for(broker: Broker, store: RemoteStore,
     assert [record.value for record in topic.partition(0).scan()] == [b"value %d" % number for number in range(1000)]
 
 
-def test_what_is_too_large_is_refused_alone(store: RemoteStore) -> None:
+def test_only_a_record_that_is_too_large_is_refused(store: RemoteStore) -> None:
     topic = store.create_topic("orders", max_message_bytes=2000)
     with topic.writer() as writer:
         writer.append(b"fits")

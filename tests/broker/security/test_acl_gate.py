@@ -49,7 +49,7 @@ def test_asking_for_a_missing_topic_creates_it_only_for_those_who_may_create_it(
     broker._call(broker._live().delete_topic("new-1"))
 
 
-def test_who_may_create_anything_in_the_cluster_creates_by_asking(broker: Broker) -> None:
+def test_create_on_the_cluster_allows_automatic_creation(broker: Broker) -> None:
     change(broker, ann(TOPIC, "*", DESCRIBE), ann(CLUSTER, CLUSTER_NAME, CREATE))
     assert codes(asked_by(broker, "ann", Key.METADATA, 9, {"topics": [{"name": "made"}]})) == {"made": ErrorCode.NONE}
     assert "made" in broker.store.topics()

@@ -94,7 +94,7 @@ def test_some_resource_is_allowed_if_one_of_all_names_is(some: list[Binding]) ->
 
 @settings(max_examples=50)
 @given(rules)
-def test_what_no_rule_is_about_is_open_if_that_is_wanted(some: list[Binding]) -> None:
+def test_resources_without_rules_are_open_if_configured(some: list[Binding]) -> None:
     made = AclIndex(some, allow_if_no_acl=True)
     for resource in RESOURCES:
         for name in [*NAMES, "c"]:
@@ -117,7 +117,7 @@ def test_deny_wins_however_special_the_allowing_rule_is() -> None:
     assert AclIndex([allowing, denying]).allows(ANN, WRITE, Resource.TOPIC, "orders")
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_cache_of_decisions_is_bounded() -> None:
     made = AclIndex([Binding(Resource.TOPIC, "*", "User:ann", READ)])
     for number in range(21_000):
         assert made.allows(ANN, READ, Resource.TOPIC, f"topic-{number}")
@@ -191,7 +191,7 @@ GOOD = Binding(Resource.TOPIC, "orders", "User:ann", READ)
         {"pattern": Pattern.MATCH},
     ],
 )
-def test_what_cannot_be_a_rule_is_refused(changes: dict[str, object]) -> None:
+def test_invalid_rules_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig):
         dataclasses.replace(GOOD, **changes)  # type: ignore[arg-type]
 

@@ -47,7 +47,7 @@ def test_rules_survive_and_keep_their_order(tmp_path: Path) -> None:
         assert store._registry.read("acls").version == 1
 
 
-def test_what_a_filter_matches_is_deleted_and_told(tmp_path: Path) -> None:
+def test_rules_that_match_a_filter_are_deleted_and_returned(tmp_path: Path) -> None:
     with DirectoryStore.open(tmp_path) as store:
         acls = StoredAcls(store._registry)
         acls.add([READ_ORDERS, Binding(Resource.GROUP, "billing", "User:ann", Operation.READ)])

@@ -141,7 +141,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_wrong_in_a_file_is_said_without_its_secrets(tmp_path: Path, text: str) -> None:
+def test_an_error_in_a_file_does_not_reveal_its_secrets(tmp_path: Path, text: str) -> None:
     file = tmp_path / "client.toml"
     file.write_text(text)
     with pytest.raises(InvalidConfig) as found:

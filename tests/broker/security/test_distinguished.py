@@ -92,7 +92,7 @@ def test_parts_that_belong_together_are_joined() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_what_is_no_certificate_is_refused_as_such(data: bytes) -> None:
+def test_bytes_that_are_no_certificate_are_refused(data: bytes) -> None:
     with pytest.raises(AuthenticationFailed, match="cannot be parsed"):
         name_of(data)
 

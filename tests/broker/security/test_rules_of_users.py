@@ -75,14 +75,14 @@ def first_of(consumer: Consumer, topic: str) -> bytes:
         consumer.close()
 
 
-def test_who_may_write_writes_and_cannot_read(broker: Broker) -> None:
+def test_a_client_that_may_write_cannot_read(broker: Broker) -> None:
     assert produced(Producer(settings(broker, "ann")), "orders", b"second") is None
     with pytest.raises(KafkaException) as refused:
         first_of(Consumer({**settings(broker, "ann"), "group.id": "g", "enable.auto.commit": False}), "orders")
     assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_who_may_read_reads_and_cannot_write(broker: Broker) -> None:
+def test_a_client_that_may_read_cannot_write(broker: Broker) -> None:
     assert (
         first_of(Consumer({**settings(broker, "bob"), "group.id": "g", "enable.auto.commit": False}), "orders")
         == b"first"

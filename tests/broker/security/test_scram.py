@@ -122,7 +122,7 @@ def test_a_first_message_that_is_wrong_ends_the_exchange(name: str) -> None:
 
 
 @for_each("first", [b"y,,n=user,r=abc", b"n,a=user,n=user,r=abc", b"n,,n=user,r=abc,x=ignored"])
-def test_what_the_standard_allows_is_taken(first: bytes) -> None:
+def test_every_first_message_of_the_standard_is_accepted(first: bytes) -> None:
     assert server().respond(first) == b"r=abctheirs,s=" + base64.b64encode(b"s" * 16) + b",i=4096"
 
 

@@ -26,7 +26,7 @@ def talker(scram_broker: Broker) -> Iterator[Talker]:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_who_knows_the_password_is_let_in(talker: Talker, mechanism: str) -> None:
+def test_a_client_with_the_right_password_is_admitted(talker: Talker, mechanism: str) -> None:
     answer = talker.log_in("ann", "secret of ann", mechanism)
     assert (answer["error_code"], answer["error_message"], answer["session_lifetime_ms"]) == (ErrorCode.NONE, None, 0)
     assert talker.works()
@@ -43,7 +43,7 @@ def test_every_version_of_the_request_works(talker: Talker, version: int) -> Non
 
 @pytest.mark.parametrize(("user", "password"), [("ann", "secret of bob"), ("nobody", "x"), ("Ann", "secret of ann")])
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_who_does_not_is_told_so_and_the_connection_is_closed(
+def test_a_client_with_a_wrong_password_gets_an_error_and_is_disconnected(
     talker: Talker, user: str, password: str, mechanism: str
 ) -> None:
     answer = talker.log_in(user, password, mechanism)
@@ -189,7 +189,7 @@ def test_requests_are_small_before_authentication_and_large_after(scram_broker: 
     assert answer["responses"][0]["partition_responses"][0]["error_code"] == ErrorCode.NONE
 
 
-def test_who_does_not_authenticate_in_time_is_dropped() -> None:
+def test_a_client_that_does_not_authenticate_in_time_is_dropped() -> None:
     with Broker(sasl_mechanisms=["SCRAM-SHA-256"]) as broker:
         broker.add_user("ann", "x")
         guard = broker._live().authenticator

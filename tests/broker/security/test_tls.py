@@ -140,7 +140,7 @@ def test_a_required_certificate_names_the_principal(loop: str, authority: Author
         assert name.endswith(r",O=Example\, Inc.")
 
 
-def test_who_has_no_certificate_or_a_strangers_is_not_let_in(
+def test_a_client_without_a_certificate_of_the_authority_is_refused(
     authority: Authority, server: Files, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path).client("ann")
@@ -189,7 +189,7 @@ def handshakes(broker: Broker) -> tls.TlsListener:
 
 
 @pytest.mark.parametrize("rubbish", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", bytes(100), b"\x16\x03\x01\xff\xff", b""])
-def test_what_is_not_tls_ends_the_connection_and_nothing_else(
+def test_plain_text_at_a_tls_listener_ends_only_its_connection(
     authority: Authority, server: Files, rubbish: bytes
 ) -> None:
     with Broker(**settings(server, handshake_timeout_s=0.2)) as broker:
@@ -203,7 +203,7 @@ def test_what_is_not_tls_ends_the_connection_and_nothing_else(
             assert talker.works()
 
 
-def test_who_opens_many_connections_and_says_nothing_does_not_get_them_all(
+def test_silent_connections_of_one_client_are_limited(
     authority: Authority, server: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls, "_MOST_PER_HOST", 3)

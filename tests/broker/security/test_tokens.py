@@ -58,7 +58,7 @@ def test_the_version_is_offered(old: Old) -> None:
 
 
 @pytest.mark.parametrize("mechanism", SCRAM)
-def test_who_knows_the_password_is_let_in(old: Old, mechanism: str) -> None:
+def test_a_client_with_the_right_password_is_admitted(old: Old, mechanism: str) -> None:
     old.prove("ann", "secret of ann", mechanism)
     assert old.works()
 
@@ -92,7 +92,7 @@ def test_a_request_that_is_too_short_ends_the_connection_afterwards(old: Old) ->
     assert old.is_closed()
 
 
-def test_who_is_known_cannot_go_back_to_messages_without_a_header(old: Old) -> None:
+def test_an_authenticated_client_cannot_return_to_messages_without_a_header(old: Old) -> None:
     old.prove("ann", "secret of ann")
     assert old.handshake("SCRAM-SHA-256")["error_code"] == ErrorCode.ILLEGAL_SASL_STATE
     assert old.is_closed()
@@ -196,7 +196,7 @@ def test_a_request_behind_the_last_message_is_answered(scram_broker: Broker, old
     assert old.receive()[1]["brokers"]
 
 
-def test_who_stops_half_way_is_dropped() -> None:
+def test_a_client_that_stops_during_authentication_is_dropped() -> None:
     with Broker(sasl_mechanisms=["SCRAM-SHA-256"]) as broker:
         broker.add_user("ann", "x")
         broker._live().authenticator.timeout_s = 0.2

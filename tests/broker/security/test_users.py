@@ -220,7 +220,7 @@ def test_a_salt_may_be_short(admin: Talker, scram_broker: Broker, size: int, cod
             assert talker.log_in(name, "of pat")["error_code"] == ErrorCode.NONE
 
 
-def test_what_is_wrong_with_one_user_changes_nothing_of_that_user_and_all_of_the_others(admin: Talker) -> None:
+def test_an_invalid_change_of_one_user_does_not_affect_the_others(admin: Talker) -> None:
     good = bytes(32)
     assert change(
         admin,

@@ -112,7 +112,7 @@ MISTAKES: list[Body] = [
 
 
 @for_each(("api", "make", "version"), RESPONSES)
-def test_what_does_not_fit_is_refused_as_by_the_table(api: Api, make: Callable[[int], Encoder], version: int) -> None:
+def test_invalid_values_are_refused_as_by_the_table(api: Api, make: Callable[[int], Encoder], version: int) -> None:
     by_table = encoder(api.response, version, flexible=api.flexible(version), what=f"{api.name} response")
     by_hand = make(version)
     for body in MISTAKES:

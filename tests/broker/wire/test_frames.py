@@ -83,7 +83,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
 @pytest.mark.parametrize(
     ("key", "version"), [(Key.METADATA, 99), (Key.METADATA, -1), (Key.FETCH, 3), (9999, 0), (-1, 0)]
 )
-def test_what_nobody_knows_has_a_header_but_no_body(key: int, version: int) -> None:
+def test_an_unknown_api_has_a_header_but_no_body(key: int, version: int) -> None:
     frame = memoryview(struct.pack(">hhih", key, version, 5, -1))
     header = wire.parse_header(frame)
     assert header[:4] == (key, version, 5, None)

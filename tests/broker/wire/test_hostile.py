@@ -122,7 +122,7 @@ def test_any_body_is_read_or_malformed(api: Api, data: st.DataObject) -> None:
         pytest.param(struct.pack(">hhihb", Key.DESCRIBE_TOPIC_PARTITIONS, 0, 1, -1, 0) + b"\1\0\0\0\0\5", id="marker"),
     ],
 )
-def test_what_cannot_be_is_malformed(frame: bytes) -> None:
+def test_impossible_messages_are_malformed(frame: bytes) -> None:
     assert not read_request(frame)
 
 

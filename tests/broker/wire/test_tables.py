@@ -109,7 +109,7 @@ def test_a_field_of_another_version_is_not_written_and_reads_as_its_default() ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_consumers_embed_is_read_as_it_was_written(version: int) -> None:
+def test_embedded_metadata_of_consumers_is_read_as_it_was_written(version: int) -> None:
     for fields, body in [
         (SUBSCRIPTION, {"topics": ["a", "b"], "user_data": b"x", "owned_partitions": [], "generation_id": 3}),
         (ASSIGNMENT, {"assigned_partitions": [{"topic": "a", "partitions": [1, 2]}], "user_data": None}),
