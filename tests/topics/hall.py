@@ -17,7 +17,6 @@ from sawlog.clock import Deadline
 from sawlog.errors import StorageError
 from sawlog.storage.interface import Buffer
 from sawlog.store.directory.forwarding import frames
-from sawlog.store.directory.forwarding.frames import Pipe
 from sawlog.store.directory.forwarding.server import ForwardServer, ForwardSession
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.completion import PeerLost
@@ -57,7 +56,7 @@ class HallListener:
         self._hall.holders[self.address] = holder
         return True
 
-    def connect(self, address: str, deadline: Deadline) -> Pipe:
+    def connect(self, address: str, deadline: Deadline) -> Call:
         holder = self._hall.holders.get(address)
         if holder is None:
             raise PeerLost(f"no process at {address}")

@@ -1,8 +1,8 @@
 """`PeerConnections`: client connections to the processes that hold partitions.
 
 The note in a partition's LOCK file contains the address of its holder. A commit opens its own connections, because
-closing one has a meaning (see `CommitPeer`). Appends share a pool: one request at a time per connection, and as many
-connections as there are concurrent appends.
+closing one has a meaning (see `PeerConnection`). Appends share a pool: one request at a time per connection, and one
+connection per concurrent append.
 
 Thread-safe, except that a `PeerConnection` is for one thread.
 """
@@ -17,9 +17,10 @@ from ....clock import Deadline
 from ....log.log import Log
 from ....storage.forking import forkable, notify_after_fork
 from ....storage.interface import Buffer
+from ....storage.sockets import Channel
 from ..transactions.completion import PeerLost
 from . import frames
-from .frames import Head, Pipe
+from .frames import Head
 from .listener import PeerListener
 
 #: Prefix of the address in the note of a LOCK file.
@@ -36,10 +37,14 @@ def note_of(address: str) -> bytes:
 
 
 class PeerConnection:
-    """Connection to the holder of a partition. Implements `CommitPeer`."""
+    """Connection to a process that holds partitions. For one thread.
 
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
+    When the connection closes, the other process looks for the intents that were prepared on it, and places and
+    completes those that exist. Errors that it reports are raised unchanged.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
 
     def ask(self, head: Head, body: Buffer = b"", *, deadline: Deadline) -> Head:
         """Send a request and return the answer, or raise the error it contains."""
@@ -47,28 +52,29 @@ class PeerConnection:
         return self._answer(deadline)
 
     def _send(self, head: Head, body: Buffer, deadline: Deadline) -> None:
-        frames.send(self._pipe, head, body, deadline=deadline)
+        frames.send(self._channel, head, body, deadline=deadline)
 
     def _answer(self, deadline: Deadline) -> Head:
-        head, _ = frames.receive(self._pipe, deadline)
+        head, _ = frames.receive(self._channel, deadline)
         frames.raise_error(head)
         return head
 
     def prepare(self, id_: str, numbers: Sequence[int], deadline: Deadline) -> Sequence[int]:
-        """See `CommitPeer`."""
+        """Ask the peer to check that it can place these parts of a proposal; return those whose partitions it does not
+        hold."""
         return _elsewhere(self.ask({"request": "prepare", "id": id_, "parts": list(numbers)}, deadline=deadline))
 
     def ask_to_place(self, id_: str, numbers: Sequence[int], deadline: Deadline) -> None:
-        """See `CommitPeer`."""
+        """Ask the peer to place these parts of an intent; `placed` waits for the answer."""
         self._send({"request": "place", "id": id_, "parts": list(numbers)}, b"", deadline)
 
     def placed(self, deadline: Deadline) -> Sequence[int]:
-        """See `CommitPeer`."""
+        """Wait for the answer; return the parts whose partitions the peer does not hold."""
         return _elsewhere(self._answer(deadline))
 
     def close(self) -> None:
         """Close the connection."""
-        self._pipe.close()
+        self._channel.close()
 
 
 def _elsewhere(head: Head) -> list[int]:
@@ -79,7 +85,7 @@ def _elsewhere(head: Head) -> list[int]:
 
 
 class PeerConnections:
-    """Connections of one store. Implements `Peers`."""
+    """Connections of one store to the processes that hold its partitions."""
 
     def __init__(self, peer_listener: PeerListener) -> None:
         self._peer_listener = peer_listener
@@ -92,7 +98,8 @@ class PeerConnections:
         self._idle = defaultdict(list)
 
     def address(self, log: Log) -> str | None:
-        """See `Peers`."""
+        """Return the address of the process that holds the lock of a log; None if it is unknown or accepts no
+        requests."""
         note = log._lock_note
         if not note.startswith(_LISTENS):
             return None
@@ -109,7 +116,7 @@ class PeerConnections:
         return found
 
     def call(self, address: str, deadline: Deadline) -> PeerConnection:
-        """See `Peers`."""
+        """Connect to a process; `PeerLost` if it is gone."""
         return PeerConnection(self._peer_listener.connect(address, deadline))
 
     # --- for appends

@@ -25,13 +25,14 @@ from __future__ import annotations
 import errno
 import json
 import struct
-from typing import Any, Protocol
+from typing import Any
 
 from .... import errors
 from ....batch.text import parse_json
 from ....clock import Deadline
 from ....errors import SawlogError, StorageError
 from ....storage.interface import Buffer
+from ....storage.sockets import Channel
 from ..transactions.completion import PeerLost, PeerRefused, PeerTimeout
 
 VERSION = 1
@@ -42,39 +43,26 @@ _SIZES = struct.Struct(">II")
 Head = dict[str, Any]
 
 
-class Pipe(Protocol):
-    """Connection, as implemented by `sawlog.storage.sockets`."""
-
-    def send(self, *parts: Buffer, deadline: Deadline) -> None:
-        """Send all bytes."""
-
-    def receive(self, size_bytes: int, deadline: Deadline) -> bytearray:
-        """Receive exactly this many bytes."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
 class Malformed(PeerLost):
     """The peer sent something other than a message of this version."""
 
 
-def send(pipe: Pipe, head: Head, body: Buffer = b"", *, deadline: Deadline) -> None:
+def send(channel: Channel, head: Head, body: Buffer = b"", *, deadline: Deadline) -> None:
     """Send a message; `PeerLost` if the peer is gone."""
     encoded = json.dumps({"version": VERSION, **head}).encode()
     try:
-        pipe.send(_SIZES.pack(len(encoded), len(body)) + encoded, body, deadline=deadline)
+        channel.send(_SIZES.pack(len(encoded), len(body)) + encoded, body, deadline=deadline)
     except StorageError as error:
         raise lost(error) from error
 
 
-def receive(pipe: Pipe, deadline: Deadline) -> tuple[Head, bytearray]:
+def receive(channel: Channel, deadline: Deadline) -> tuple[Head, bytearray]:
     """Receive a message; `PeerLost` if the peer is gone, `Malformed` if it sent something else."""
     try:
-        head_bytes, body_bytes = _SIZES.unpack(pipe.receive(_SIZES.size, deadline))
+        head_bytes, body_bytes = _SIZES.unpack(channel.receive(_SIZES.size, deadline))
         if head_bytes > _MOST_HEAD_BYTES or body_bytes > MOST_BODY_BYTES:
             raise Malformed(f"a message of {head_bytes} and {body_bytes} bytes")
-        encoded, body = pipe.receive(head_bytes, deadline), pipe.receive(body_bytes, deadline)
+        encoded, body = channel.receive(head_bytes, deadline), channel.receive(body_bytes, deadline)
     except StorageError as error:
         raise lost(error) from error
     try:

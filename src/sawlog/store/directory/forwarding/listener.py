@@ -28,7 +28,7 @@ from ....storage.sockets import Channel, Listener, connect, listen, open_private
 from ...names import HOLDERS
 from ..transactions.completion import PeerLost
 from . import frames
-from .frames import Pipe, lost
+from .frames import lost
 from .server import ForwardServer, ForwardSession
 
 #: Time limit for the rest of a message, and how long a worker stays with an idle connection.
@@ -48,7 +48,7 @@ class PeerListener(Protocol):
     def open(self, server: ForwardServer) -> bool:
         """Start accepting requests, unless already open; return whether it does."""
 
-    def connect(self, address: str, deadline: Deadline) -> Pipe:
+    def connect(self, address: str, deadline: Deadline) -> Channel:
         """Connect to the store at an address; `PeerLost` if there is none."""
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class NoListener:
         """Return False: there are no peers."""
         return False
 
-    def connect(self, address: str, deadline: Deadline) -> Pipe:
+    def connect(self, address: str, deadline: Deadline) -> Channel:
         """Raise `PeerLost`: there are no peers."""
         raise PeerLost(f"no process listens on {address}")
 
@@ -107,7 +107,7 @@ class SocketListener:
             self._directory = open_private(self._root, HOLDERS) if create else self._root.child(HOLDERS)
         return self._directory
 
-    def connect(self, address: str, deadline: Deadline) -> Pipe:
+    def connect(self, address: str, deadline: Deadline) -> Channel:
         """Connect to another store."""
         try:
             with self._lock:

@@ -72,6 +72,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from ....clock import Deadline, now_ms
 from ....errors import (
@@ -85,11 +86,14 @@ from ....errors import (
 from ....log.log import Log
 from ....storage import Directory
 from ..topic import DirectoryTopic
-from .completion import Completion, ForwardedCommit, Peers
+from .completion import Completion, ForwardedCommit
 from .intent import Intent, Part, check_replay, merged
 from .pending import PendingTransactions, sequence_of
 from .placement import FileNumbering, Placement
 from .staging_directory import StagedTransaction, StagingDirectory
+
+if TYPE_CHECKING:
+    from ..forwarding.connections import PeerConnections
 
 #: Up to this size, batches go into the intent itself: a separate file would cost more fsyncs.
 INLINE_BYTES = 64 << 10
@@ -100,7 +104,7 @@ _logger = logging.getLogger("sawlog")
 class Intents:
     """Transactions of one store. Safe for threads and processes."""
 
-    def __init__(self, root: Directory, topic_of: Callable[[str], DirectoryTopic], peers: Peers) -> None:
+    def __init__(self, root: Directory, topic_of: Callable[[str], DirectoryTopic], peers: PeerConnections) -> None:
         #: Uncommitted files.
         self.staging = StagingDirectory(root)
         #: Committed transactions that are not completed.

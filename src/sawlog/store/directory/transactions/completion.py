@@ -14,7 +14,7 @@ lock.
 4. The intent is completed.
 
 `commits` and docs/adr/0018-the-holder-places.md argue why no part is lost or placed twice.
-`sawlog.store.directory.forwarding` implements `Peers` and `CommitPeer`.
+`sawlog.store.directory.forwarding` connects the processes.
 
 `Completion` is thread-safe, a `ForwardedCommit` is for one thread. Neither holds a log lock while it waits for another
 process.
@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ....clock import Deadline
 from ....errors import (
@@ -42,6 +42,9 @@ from .intent import Intent, Part
 from .pending import PendingTransactions
 from .placement import Placement
 
+if TYPE_CHECKING:
+    from ..forwarding.connections import PeerConnection, PeerConnections
+
 
 class PeerLost(Exception):
     """The connection closed before the answer arrived, or there is no peer. The outcome is unknown."""
@@ -53,38 +56,6 @@ class PeerTimeout(PeerLost):
 
 class PeerRefused(PeerLost):
     """The peer belongs to another user: retrying does not help."""
-
-
-class CommitPeer(Protocol):
-    """Process that holds partitions, as long as the connection to it is open.
-
-    When the connection closes, the peer looks for the intents that were prepared on it, and places and completes those
-    that exist. Errors that the peer reports are raised unchanged.
-    """
-
-    def prepare(self, id_: str, numbers: Sequence[int], deadline: Deadline) -> Sequence[int]:
-        """Ask the peer to check that it can place these parts of a proposal; return those whose partitions it does not
-        hold."""
-
-    def ask_to_place(self, id_: str, numbers: Sequence[int], deadline: Deadline) -> None:
-        """Ask the peer to place these parts of an intent; `placed` waits for the answer."""
-
-    def placed(self, deadline: Deadline) -> Sequence[int]:
-        """Wait for the answer; return the parts whose partitions the peer does not hold."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
-class Peers(Protocol):
-    """Processes that hold partitions of a store."""
-
-    def address(self, log: Log) -> str | None:
-        """Return the address of the process that holds the lock of a log; None if it is unknown or accepts no
-        requests."""
-
-    def call(self, address: str, deadline: Deadline) -> CommitPeer:
-        """Connect to a process; `PeerLost` if it is gone."""
 
 
 #: Maximum wait for a peer to place a part that another process has committed.
@@ -100,7 +71,7 @@ class Completion:
         self,
         pending: PendingTransactions,
         placement: Placement,
-        peers: Peers,
+        peers: PeerConnections,
         topic_of: Callable[[str], DirectoryTopic],
     ) -> None:
         self._pending = pending
@@ -179,7 +150,7 @@ class ForwardedCommit:
         *,
         pending: PendingTransactions,
         placement: Placement,
-        peers: Peers,
+        peers: PeerConnections,
         completion: Completion,
     ) -> None:
         self._intent = intent
@@ -189,7 +160,7 @@ class ForwardedCommit:
         self._peers = peers
         self._completion = completion
         #: Open connections by address.
-        self._connections: dict[str, CommitPeer] = {}
+        self._connections: dict[str, PeerConnection] = {}
         #: Parts that each process has agreed to place, by address.
         self._placers: defaultdict[str, list[int]] = defaultdict(list)
 
@@ -270,7 +241,7 @@ class ForwardedCommit:
         self._placers[address] += agreed
         return agreed
 
-    def _line(self, address: str, deadline: Deadline) -> CommitPeer:
+    def _line(self, address: str, deadline: Deadline) -> PeerConnection:
         if address not in self._connections:
             self._connections[address] = self._peers.call(address, deadline)
         return self._connections[address]
