@@ -198,7 +198,7 @@ class Doing:
             self.told.setdefault(place, []).append(name)
 
     def publish(self) -> None:
-        area = StagingDirectory(self.store.directory)
+        area = StagingDirectory(self.store._directory)
         stage = f"stage{next(self.numbers)}"
         try:
             area.lend(stage, "task")

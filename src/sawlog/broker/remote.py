@@ -858,7 +858,7 @@ class RemoteGroups:
         return RemoteGroup(name, tuple(sorted(members, key=lambda each: each.id)), tuple(rows))
 
     def _not_found(self, name: str) -> GroupNotFound:
-        return GroupNotFound(f"no group {name!r} at {self._cluster.name}: nobody has committed or joined")
+        return GroupNotFound(f"no group {name!r} at {self._cluster.name}: it has neither commits nor members")
 
     def _partitions(self, topic: str) -> Sequence[TopicPartition]:
         [found] = self._cluster.metadata([topic]).topics

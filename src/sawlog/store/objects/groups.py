@@ -169,7 +169,7 @@ class ObjectGroups(Groups):
         return ObjectTopic(self._session, share[0], entry["id"]).partition(share[1])
 
     def _not_found(self, name: str) -> GroupNotFound:
-        return GroupNotFound(f"no group {name!r} in {self._session.bucket.url}: nobody has committed or joined")
+        return GroupNotFound(f"no group {name!r} in {self._session.bucket.url}: it has neither commits nor members")
 
     @contextmanager
     def documents(self, name: str) -> Iterator[ObjectDocuments]:
@@ -224,7 +224,7 @@ def _description(state: State, name: str, url: str) -> GroupDescription:
     committed_in = state.group(name)
     all_members = members_of(state, name)
     if committed_in is None and not all_members:
-        raise GroupNotFound(f"no group {name!r} in {url}: nobody has committed or joined")
+        raise GroupNotFound(f"no group {name!r} in {url}: it has neither commits nor members")
     members = {id: each for id, each in all_members.items() if _is_alive(each)}
     owners = {share: id for share, id in owners_of(state, name).items() if id in members}
     topics = {*(committed_in or ())}.union(*(member.topics for member in members.values()))
