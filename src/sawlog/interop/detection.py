@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
@@ -55,11 +55,8 @@ def detect(path: str | PathLike[str] | Directory, *, format: str | None = None) 
     candidates = formats() if format is None else (format_named(format),)
     if not isinstance(path, (str, PathLike)):
         return _detect(path, candidates)
-    directory = FileDirectory(path, create=False)
-    try:
+    with closing(FileDirectory(path, create=False)) as directory:
         return _detect(directory, candidates)
-    finally:
-        directory.close()
 
 
 def _detect(directory: Directory, candidates: tuple[Format, ...]) -> Detection | None:
@@ -163,7 +160,7 @@ def detect_below(format: str, directory: Directory, sniff: Sniff) -> Detection |
         return Detection(format, "partition", directory.path, (Place(directory.path),), seen.why, seen.certain)
     found: list[tuple[Place, Sniffed]] = []
     for name in directory.children()[:_MAX_DIRECTORIES]:
-        with child_of(directory, name) as child:
+        with closing(directory.child(name)) as child:
             below = sniff(child)
             if below is not None:
                 found.append((Place(child.path, name, 0), below))
@@ -180,15 +177,16 @@ def detect_topics(format: str, directory: Directory, sniff: Sniff) -> Detection 
     found = list(_partitions(directory, directory.path.rstrip("/").rpartition("/")[2], sniff))
     if found:
         return _combined("topic", format, directory, found)
-    for below in ("topics", ""):
-        if below in directory.children() or not below:
-            with child_of(directory, below) as topics:
-                for name in topics.children()[:_MAX_DIRECTORIES]:
-                    with child_of(topics, name) as child:
-                        found.extend(_partitions(child, name, sniff))
-        if found:
-            return _combined("data", format, directory, found)
-    return None
+    if "topics" in directory.children():
+        with closing(directory.child("topics")) as topics:
+            found = list(_topics(topics, sniff))
+    return _combined("data", format, directory, found or list(_topics(directory, sniff)))
+
+
+def _topics(directory: Directory, sniff: Sniff) -> Iterator[tuple[Place, Sniffed]]:
+    for name in directory.children()[:_MAX_DIRECTORIES]:
+        with closing(directory.child(name)) as child:
+            yield from _partitions(child, name, sniff)
 
 
 def _partition_of(path: str) -> tuple[str | None, int]:
@@ -203,12 +201,12 @@ def _partition_of(path: str) -> tuple[str | None, int]:
 def _partitions(directory: Directory, topic: str, sniff: Sniff) -> Iterator[tuple[Place, Sniffed]]:
     children = directory.children()
     if "partitions" in children:
-        with child_of(directory, "partitions") as below:
+        with closing(directory.child("partitions")) as below:
             yield from _partitions(below, topic, sniff)
     for name in children[:_MAX_DIRECTORIES]:
         match = _PARTITION.fullmatch(name)
         if match is not None:
-            with child_of(directory, name) as child:
+            with closing(directory.child(name)) as child:
                 seen = sniff(child)
                 if seen is not None:
                     yield Place(child.path, topic, int(match[1])), seen
@@ -226,23 +224,7 @@ def _combined(
     return Detection(format, kind, directory.path, tuple(places), why, certain)
 
 
-@contextmanager
-def child_of(directory: Directory, name: str) -> Iterator[Directory]:
-    """Open a directory below another and close it at exit; "" is the directory itself."""
-    if not name:
-        yield directory
-        return
-    child = directory.child(name)
-    try:
-        yield child
-    finally:
-        child.close()
-
-
 def read_start(directory: Directory, name: str, max_bytes: int) -> bytes:
     """Return the first bytes of a file."""
-    storage = directory.open_shared(name)
-    try:
+    with closing(directory.open_shared(name)) as storage:
         return storage.read(0, min(storage.size, max_bytes))
-    finally:
-        storage.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Unpack
@@ -137,12 +137,9 @@ def _check_target(parent: Directory, name: str) -> None:
     if name in parent.names():
         raise ExportRefused(f"{parent.path}/{name} is a file")
     if name in parent.children():
-        there = parent.child(name)
-        try:
+        with closing(parent.child(name)) as there:
             if there.names() or there.children():
                 raise ExportRefused(f"{there.path} is not empty: export to a new directory")
-        finally:
-            there.close()
 
 
 def check_options(format: str, options: Mapping[str, object], known: Iterable[str]) -> None:

@@ -16,6 +16,7 @@ Memory: a few megabytes, or the largest record if that is larger.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -146,11 +147,8 @@ def _selected(found: Detection, only: str | None) -> tuple[Place, ...]:
 
 def _size_of(place: Place) -> int:
     """Return the size of a log's files, for the progress."""
-    directory = FileDirectory(place.path, create=False)
-    try:
+    with closing(FileDirectory(place.path, create=False)) as directory:
         return sum(directory.size(name) for name in directory.names() if not name.endswith("index"))
-    finally:
-        directory.close()
 
 
 # --- the target

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -443,11 +444,8 @@ def _broker_of(directory: Directory) -> tuple[SharedFileLock | None, files.Broke
     key = files.partition_of(path.name)
     if key is None:
         return nothing
-    parent = FileDirectory(path.parent, create=False)
-    try:
+    with closing(FileDirectory(path.parent, create=False)) as parent:
         return files.lock_broker_directory(parent), files.read_broker_state(parent), key
-    finally:
-        parent.close()
 
 
 # --- damage

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -279,13 +279,10 @@ def _write_one(
     log: Log, server: Directory, name: str, options: Mapping[str, object], progress: Progress | None
 ) -> ExportReport:
     temporary = f"{name}.{uuid.uuid4().hex}-delete"
-    directory = server.child(temporary, create=True)
     try:
-        try:
+        with closing(server.child(temporary, create=True)) as directory:
             report = write_partition(log, directory, ExportJob(log.lowest_offset, log.next_offset, options, progress))
             directory.sync()
-        finally:
-            directory.close()
         if name in server.children():
             empty = f"{name}.{uuid.uuid4().hex}-delete"
             server.rename(name, empty)
@@ -311,15 +308,12 @@ def _id_for(topic: DirectoryTopic, server: Directory, options: Mapping[str, obje
             raise ExportRefused(
                 f"{server.path}/{child} is a partition that the topic does not have (it has {topic.partitions})"
             )
-        directory = server.child(child)
-        try:
+        with closing(server.child(child)) as directory:
             if any(directory.size(name) for name in directory.names() if name.endswith(LOG)):
                 raise ExportRefused(
                     f"{directory.path} holds records: export only to a topic that is empty or does not exist"
                 )
             found = files.topic_id_of(directory)
-        finally:
-            directory.close()
         known |= {found} if found is not None else set()
     if len(known) > 1:
         raise ExportRefused(f"the partitions of {topic.name} in {server.path} have different ids")

@@ -38,6 +38,7 @@ import struct
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,7 +48,6 @@ from ..batch.header import HEADER_BYTES
 from ..errors import CorruptFile, DirectoryLocked, SourceInUse
 from ..storage import Directory, SharedFileLock
 from ..store.names import is_topic_name
-from .detection import child_of
 from .foreign import Detection, Place
 
 NAME = "kafka"
@@ -270,7 +270,7 @@ def _detect_broker(directory: Directory, names: list[str]) -> Detection | None:
             continue
         if key is None:
             continue
-        with child_of(directory, name) as child:
+        with closing(directory.child(name)) as child:
             files = child.names()
             seen = _detect_partition(child, files) if segment_files(files, lambda name, base: base) else None
         if seen is None:
@@ -315,8 +315,7 @@ def _evidence(directory: Directory, names: list[str]) -> tuple[str, bool]:
 
 
 def _first_batch(directory: Directory, name: str, base: int) -> tuple[str, bool]:
-    storage = directory.open_shared(name)
-    try:
+    with closing(directory.open_shared(name)) as storage:
         head = memoryview(storage.read(0, min(storage.size, HEADER_BYTES)))
         if len(head) >= 12 + _OLD_MIN_BYTES:
             size = 12 + max(int.from_bytes(head[8:12], "big", signed=True), 0)
@@ -328,8 +327,6 @@ def _first_batch(directory: Directory, name: str, base: int) -> tuple[str, bool]
             ):
                 good = crc32c(whole[21:size]) == int.from_bytes(whole[17:21], "big")
                 return f"{name} begins with a batch whose checksum {'matches' if good else 'does not match'}", good
-    finally:
-        storage.close()
     return "", False
 
 

@@ -14,6 +14,7 @@ import re
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Unpack
@@ -310,11 +311,8 @@ class WalkedLog(ForeignLog):
         """Read bytes of a segment's index."""
         if segment.index is None or size <= 0:
             return b""
-        storage = self.directory.open_shared(segment.index)
-        try:
+        with closing(self.directory.open_shared(segment.index)) as storage:
             return storage.read(position, size)
-        finally:
-            storage.close()
 
     def close_file(self) -> None:
         """Close the data file that is open, but not the directory."""

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -167,22 +168,22 @@ SCHEMA = pa.schema(
 
 @dataclass(slots=True)
 class _Counted:
-    """Statistics so far; None until a record is seen."""
+    """Statistics so far, meaningful once a record is included. The fields are columns of `SCHEMA`."""
 
+    partition: int
     records: int = 0
-    first_offset: int | None = None
-    last_offset: int | None = None
-    oldest: int | None = None
-    newest: int | None = None
+    first_offset: int = 2**63 - 1
+    last_offset: int = -1
+    oldest: int | None = 2**63 - 1
+    newest: int = -(2**63)
 
     def add(self, records: int, first: int, last: int, oldest: int, newest: int) -> None:
         """Include more records."""
         if records:
             self.records += records
-            self.first_offset = first if self.first_offset is None else min(self.first_offset, first)
-            self.last_offset = last if self.last_offset is None else max(self.last_offset, last)
-            self.oldest = oldest if self.oldest is None else min(self.oldest, oldest)
-            self.newest = newest if self.newest is None else max(self.newest, newest)
+            self.first_offset, self.last_offset = min(self.first_offset, first), max(self.last_offset, last)
+            self.oldest = None if self.oldest is None else min(self.oldest, oldest)
+            self.newest = max(self.newest, newest)
 
 
 def is_known(past: HistoryReader | None) -> bool:
@@ -201,57 +202,44 @@ def _is_counted(file: HistoryFile) -> bool:
 def table(snapshot: TopicSnapshot, past: HistoryReader | None = None, *, with_oldest: bool) -> pa.Table:
     """Return a row for each partition that has records and for each file of its table; `oldest` is null unless
     requested."""
-    rows: list[tuple[int, _Counted, int | None]] = [
-        _of_file(each) for each in ([] if past is None else past.history.files) if each.rows
-    ]
-    for span in snapshot.spans:
-        counted = _count(span, snapshot, with_oldest)
-        if counted.records:
-            oldest = counted.oldest if with_oldest else None
-            rows.append((span.partition, counted, oldest))
-    columns = [
-        pa.array([number for number, _, _ in rows], pa.int32()),
-        pa.array([each.records for _, each, _ in rows], pa.int64()),
-        pa.array([each.first_offset for _, each, _ in rows], pa.int64()),
-        pa.array([each.last_offset for _, each, _ in rows], pa.int64()),
-        pa.array([oldest for _, _, oldest in rows], pa.int64()).cast(TIME_TYPE),
-        pa.array([each.newest for _, each, _ in rows], pa.int64()).cast(TIME_TYPE),
-    ]
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
+    rows = [_of_file(each) for each in ([] if past is None else past.history.files) if each.rows]
+    rows += [each for span in snapshot.spans if (each := _count(span, snapshot, with_oldest)).records]
+    return pa.Table.from_pylist([asdict(each) for each in rows], schema=SCHEMA)
 
 
-def _of_file(file: HistoryFile) -> tuple[int, _Counted, int]:
+def _of_file(file: HistoryFile) -> _Counted:
     at, times = file.bounds.offset, file.bounds.time_ms
-    return file.bounds.partition.low, _Counted(file.rows or 0, at.low, at.high, times.low, times.high), times.low
+    return _Counted(file.bounds.partition.low, file.rows or 0, at.low, at.high, times.low, times.high)
 
 
 def _count(span: PartitionSpan, snapshot: TopicSnapshot, with_oldest: bool) -> _Counted:
+    oldest = NEVER if with_oldest else None
     if span.start >= span.end:
-        return _Counted()
+        return _Counted(span.partition)
     try:
-        found = _from_blocks(span, snapshot, with_oldest)
+        found = _Counted(span.partition, oldest=oldest)
+        exact = _from_blocks(span, snapshot, found, with_oldest)
         # A range truncated meanwhile may have been counted with its new records.
-        unchanged = found is None or slices.proven_end(span.log, span.epoch, span.end) >= span.end
-        if found is not None and unchanged and span.log.lowest_offset <= span.start:
+        unchanged = exact and slices.proven_end(span.log, span.epoch, span.end) >= span.end
+        if unchanged and span.log.lowest_offset <= span.start:
             return found
     except (CorruptBatch, StorageError):
         pass  # damaged, or being replaced: reading reports it
-    found = _Counted()
+    found = _Counted(span.partition, oldest=oldest)
     _by_reading(span, snapshot, span.start, span.end, found)
     return found
 
 
-def _from_blocks(span: PartitionSpan, snapshot: TopicSnapshot, with_oldest: bool) -> _Counted | None:
-    """Count by blocks; None if they are not exact. Records are read where a block is only partly in the span or may
-    have aborted records, and in the first and last block if they have gaps: their first and last offsets may not
+def _from_blocks(span: PartitionSpan, snapshot: TopicSnapshot, counted: _Counted, with_oldest: bool) -> bool:
+    """Count by blocks; return False if they are not exact. Records are read where a block is only partly in the span or
+    may have aborted records, and in the first and last block if they have gaps: their first and last offsets may not
     exist."""
-    counted = _Counted()
     known = snapshot.topic._blocks(span.partition, span.start, span.end, with_oldest=with_oldest, exact=True)
     if known is None:
-        return None
+        return False
     found = list(known)
     if not found:
-        return counted
+        return True
     blocks = joined(found)
     filled = blocks.within(span.start, span.end) & (blocks.count > 0)
     usable = filled & (blocks.first >= span.start) & (blocks.last < span.end)
@@ -271,16 +259,13 @@ def _from_blocks(span: PartitionSpan, snapshot: TopicSnapshot, with_oldest: bool
             NEVER if blocks.oldest is None else int(blocks.oldest[numbers].min()),
             int(blocks.newest[numbers].max()),
         )
-    return counted
+    return True
 
 
 def _by_reading(span: PartitionSpan, snapshot: TopicSnapshot, start: int, end: int, counted: _Counted) -> None:
-    opened = snapshot.topic._slices(span.partition)
-    try:
+    with closing(snapshot.topic._slices(span.partition)) as opened:
         for part in snapshot.plan(span, start, end):
             for batch in opened.read(part, columns=["offset", "timestamp"], batch_rows=1 << 20):
                 offsets, times = batch.column(0).to_numpy(), batch.column(1).cast(pa.int64()).to_numpy()
                 if len(offsets):
                     counted.add(len(offsets), int(offsets[0]), int(offsets[-1]), int(times.min()), int(times.max()))
-    finally:
-        opened.close()

@@ -13,6 +13,7 @@ incomplete commit: give them Delta or Iceberg.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -96,14 +97,9 @@ class ManifestTable:
             if error.errno in MISSING:
                 return None
             raise
-        try:
+        with closing(directory):
             return checksummed.load(directory, _MANIFEST) if directory.exists(_MANIFEST) else None
-        finally:
-            directory.close()
 
     def _store(self, fields: dict[str, Any]) -> None:
-        directory = FileDirectory(self.location / STATE_DIRECTORY)
-        try:
+        with closing(FileDirectory(self.location / STATE_DIRECTORY)) as directory:
             checksummed.store(directory, _MANIFEST, fields)
-        finally:
-            directory.close()
