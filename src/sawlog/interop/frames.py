@@ -106,9 +106,6 @@ class Parsed:
     #: The offset stored in each record; None if records do not store it.
     stored: Numbers | None
     headers: Mapping[str, pa.Array] = field(default_factory=dict)
-    #: The defect of the next frame.
-    kind: Kind = Kind.UNREADABLE
-    detail: str = "a record that does not parse"
     #: Mask of the frames that are all zeros, and so may not be records.
     blank: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
@@ -118,6 +115,8 @@ class FrameLog(WalkedLog):
 
     head: HeadLayout
     trust = Trust.BARE
+    #: The defect of a frame that `parse` rejects.
+    parse_defect = Kind.UNREADABLE, "a record that does not parse"
 
     @abstractmethod
     def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
@@ -134,9 +133,12 @@ class FrameLog(WalkedLog):
         formats without checksums."""
         return None
 
-    def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
-        """Return False if these bytes of a record cannot be other records: a quick check that avoids most searches."""
-        return False
+    def torn_among(
+        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
+    ) -> WalkStep | None:
+        """Step up to the first torn record, or over it; None if no record is torn. Only for formats without
+        checksums."""
+        return None
 
     def is_record_of_zeros(self, segment: SegmentFile, position: int) -> bool:
         """Return True if a record is known to be at this position even if all its bytes are zeros."""
@@ -165,14 +167,14 @@ class FrameLog(WalkedLog):
         parsed = self.parse(segment, cursor, frames)
         numbered = self._number(segment, cursor, frames, parsed)
         if len(numbered.offsets):
-            torn = self._torn_among(segment, cursor, frames, parsed, numbered)
+            torn = self.torn_among(segment, cursor, frames, parsed, numbered)
             return self._take(segment, cursor, frames, parsed, numbered) if torn is None else torn
-        detail = parsed.detail
+        kind, detail = self.parse_defect
         if numbered.bad:
             assert parsed.stored is not None
             said = int(parsed.stored[0]) % 2**64
             detail = f"a record has offset {said}, expected {cursor.count.stored + 1}; no neighbour confirms it"
-        return self._bad_frame(segment, cursor, frames, parsed.kind, detail)
+        return self._bad_frame(segment, cursor, frames, kind, detail)
 
     def _frames(self, segment: SegmentFile, position: int) -> Frames:
         """Return the complete frames from a position on: a few megabytes, or one frame that is larger."""
@@ -304,50 +306,6 @@ class FrameLog(WalkedLog):
         self.note(Kind.TORN_TAIL, segment, cursor.position, detail, "cut", size_bytes=size, offset=offset)
         return WalkStep(cursor.to(until))
 
-    def _torn_among(
-        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
-    ) -> WalkStep | None:
-        """Step up to the first torn record, or over it; None if no record is torn."""
-        stored, head = parsed.stored, self.head.size
-        if stored is None or self.trust == Trust.CHECKED:
-            return None
-        taken = len(numbered.offsets)
-        ended = taken == len(parsed.starts) and (taken < len(frames) or not frames.clear)
-        broken = numbered.bad or ended or self._zeros_follow(segment, cursor, frames, parsed, taken)
-        last, odd = taken - 1, {each.index for each in numbered.anomalies}
-        odd |= {number - 1 for number in odd}
-        for number in self._suspects(segment, frames, stored, last, odd):
-            found = self.find_tear(
-                segment,
-                cursor.position + int(frames.starts[number]) - head,
-                cursor.position + frames.end(number),
-                int(stored[number]),
-                broken=broken and number == last,
-                exact=number not in odd and number != last,
-            )
-            if found is not None and number:
-                return self._take(segment, cursor, frames, parsed, numbered.first(number, stored, cursor.count))
-            if found is not None:
-                return self._cut_torn(segment, cursor, found)
-        return None
-
-    def _zeros_follow(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, taken: int) -> bool:
-        """Return True if only zeros follow the accepted records."""
-        if taken >= len(parsed.blank) or not parsed.blank[taken]:
-            return False
-        return self._is_blank(segment, cursor.to(cursor.position + frames.end(taken - 1)))
-
-    def _suspects(self, segment: SegmentFile, frames: Frames, stored: Numbers, last: int, odd: set[int]) -> list[int]:
-        """Return the records whose length may cover others: those next to an anomaly, the last one, and those so long
-        that all records from the segment's first offset up to their own would fit."""
-        head = self.head.size
-        before = stored[:last] - segment.base
-        long = np.flatnonzero((before >= 0) & (frames.lengths[:last] + head > head * before))
-        data = bytes(frames.data) if len(long) else b""
-        starts, ends = frames.starts, frames.starts + frames.lengths
-        held = (n for n in long.tolist() if self.may_hold_records(segment, data, int(starts[n]), int(ends[n])))
-        return sorted({*held, *(number for number in odd if 0 <= number <= last), last})
-
 
 # --- systems that append after torn records
 
@@ -383,6 +341,10 @@ class RestartingLog(FrameLog):
     @abstractmethod
     def head_at(self, segment: SegmentFile, position: int) -> Head | None:
         """Return the head of a possible record; None if no record can begin at this position."""
+
+    @abstractmethod
+    def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
+        """Return False if these bytes of a record cannot be other records: a quick check that avoids most searches."""
 
     @abstractmethod
     def likely_heads(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
@@ -513,6 +475,49 @@ class RestartingLog(FrameLog):
                 for at in self.likely_heads(window, count, ranges).tolist():
                     yield start + at
             start += _WINDOW_BYTES
+
+    def torn_among(
+        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
+    ) -> WalkStep | None:
+        stored, head = parsed.stored, self.head.size
+        if stored is None:
+            return None
+        taken = len(numbered.offsets)
+        ended = taken == len(parsed.starts) and (taken < len(frames) or not frames.clear)
+        broken = numbered.bad or ended or self._zeros_follow(segment, cursor, frames, parsed, taken)
+        last, odd = taken - 1, {each.index for each in numbered.anomalies}
+        odd |= {number - 1 for number in odd}
+        for number in self._suspects(segment, frames, stored, last, odd):
+            found = self.find_tear(
+                segment,
+                cursor.position + int(frames.starts[number]) - head,
+                cursor.position + frames.end(number),
+                int(stored[number]),
+                broken=broken and number == last,
+                exact=number not in odd and number != last,
+            )
+            if found is not None and number:
+                return self._take(segment, cursor, frames, parsed, numbered.first(number, stored, cursor.count))
+            if found is not None:
+                return self._cut_torn(segment, cursor, found)
+        return None
+
+    def _zeros_follow(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, taken: int) -> bool:
+        """Return True if only zeros follow the accepted records."""
+        if taken >= len(parsed.blank) or not parsed.blank[taken]:
+            return False
+        return self._is_blank(segment, cursor.to(cursor.position + frames.end(taken - 1)))
+
+    def _suspects(self, segment: SegmentFile, frames: Frames, stored: Numbers, last: int, odd: set[int]) -> list[int]:
+        """Return the records whose length may cover others: those next to an anomaly, the last one, and those so long
+        that all records from the segment's first offset up to their own would fit."""
+        head = self.head.size
+        before = stored[:last] - segment.base
+        long = np.flatnonzero((before >= 0) & (frames.lengths[:last] + head > head * before))
+        data = bytes(frames.data) if len(long) else b""
+        starts, ends = frames.starts, frames.starts + frames.lengths
+        held = (n for n in long.tolist() if self.may_hold_records(segment, data, int(starts[n]), int(ends[n])))
+        return sorted({*held, *(number for number in odd if 0 <= number <= last), last})
 
     # --- a broken chain
 

@@ -52,6 +52,7 @@ class PlainLog(FrameLog):
 
     format = NAME
     trust = Trust.CHECKED
+    parse_defect = Kind.CHECKSUM, "the checksum does not match"
     named_by_offset = False
 
     def __init__(self, directory: Directory, **options: Unpack[OpenOptions]) -> None:
@@ -97,8 +98,7 @@ class PlainLog(FrameLog):
         if meta:
             self._check_offsets(segment, frames, positions)
         headers = {BYTE_OFFSET: number_header(positions)}
-        kind, detail = Kind.CHECKSUM, "the checksum does not match"
-        return Parsed(frames.starts[:good] + meta, frames.lengths[:good] - meta, None, headers, kind, detail)
+        return Parsed(frames.starts[:good] + meta, frames.lengths[:good] - meta, None, headers)
 
     def _check_offsets(self, segment: SegmentFile, frames: Frames, positions: Numbers) -> None:
         said = np.empty(len(positions), np.int64)
