@@ -102,7 +102,7 @@ def test_complaints_are_counted_once_per_group_and_kind(suites: SimpleNamespace)
     assert dict(found.complaints) == {
         ("TestGroupETL", "saw double offset"): 2,
         ("TestGroupETL", "unable to join group session: UNKNOWN_MEMBER_ID"): 1,
-        ("TestGroupETL", "flush unexpected err: unable to dial: connect: connection refused"): 1,
+        ("TestGroupETL", "flush unexpected err: connection refused"): 1,
     }
     table = suites.failover.tables({"sawlog": found, "kafka": suites.failover.Findings()})
     assert "| `TestGroupETL/range/848` | 1 of 1 | 0 of 0 |" in table

@@ -44,7 +44,7 @@ _PANIC = re.compile(r"^(panic: .*)|^ +helpers_test\.go:\d+: (consumers \d: got .
 #: Names in messages that are ignored when errors are counted: topics, addresses, partitions and offsets.
 _ALIKE = (
     (re.compile(r"poll got unexpected errs: \[\{ *\d+ ([^{}]*)\}.*"), r"\1"),
-    (re.compile(r"dial tcp \S+ "), ""),
+    (re.compile(r"(unable to dial: )?dial tcp \S+ (connect: )?"), ""),
     (re.compile(r" t [0-9a-f]{64} p\d.*"), ""),
     (re.compile(r"topic [0-9a-f]{64} partition \d+: "), ""),
     (re.compile(r"([A-Z]+_[A-Z_]+): .*"), r"\1"),
