@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sawlog.broker.connection import Connection
+from sawlog.broker.connection import ClientConnection
 from sawlog.broker.handlers import Answer, Context, Handler, KafkaError
 from sawlog.broker.wire import BY_KEY, ErrorCode, Key
 from sawlog.testing import Broker
@@ -46,7 +46,7 @@ def codes_in(value: object) -> list[int]:
     return own + [code for each in value.values() for code in codes_in(each)]
 
 
-def fail(connection: Connection, context: Context, handler: Handler, request: Body) -> Answer:
+def fail(connection: ClientConnection, context: Context, handler: Handler, request: Body) -> Answer:
     raise KafkaError(ErrorCode.INVALID_REQUEST, MADE_TO_FAIL)
 
 

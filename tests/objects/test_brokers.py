@@ -23,7 +23,7 @@ from sawlog.batch.checksum import crc32c
 from sawlog.batch.header import TRANSACTIONAL_BIT
 from sawlog.broker.access import Access, Login
 from sawlog.broker.config import Address
-from sawlog.broker.membership import Kind, Membership, weight
+from sawlog.broker.membership import ClusterMembership, Kind, weight
 from sawlog.broker.remote import connect
 from sawlog.broker.security.acls import Binding, Operation, Resource
 from sawlog.broker.security.credentials import StoredUsers
@@ -168,7 +168,7 @@ def test_a_broker_that_clients_are_sent_to_does_not_refuse_them(
     services: tuple[ObjectService, ObjectService], kind: Kind
 ) -> None:
     one, other = services
-    nodes, here = Membership(SimpleNamespace(store=one)), Address("127.0.0.1", 9000)  # type: ignore[arg-type]
+    nodes, here = ClusterMembership(SimpleNamespace(store=one)), Address("127.0.0.1", 9000)  # type: ignore[arg-type]
     assert one.brokers.node is not None
     nodes.id = one.brokers.node.id
     one.transactional_ids().refresh()

@@ -36,7 +36,7 @@ from .handlers import (
     transactions,
 )
 from .limits import Limits
-from .membership import Membership
+from .membership import ClusterMembership
 from .metrics import DiskSpace, Metrics
 from .partitions import Partitions
 from .security.api_requirements import with_authorization
@@ -98,7 +98,7 @@ class Broker:
         ]
         self.authenticator = Authenticator(self)
         self.server = Server(self)
-        self.nodes = Membership(self)
+        self.nodes = ClusterMembership(self)
         self.groups = Coordinator(
             store,
             self.loop,

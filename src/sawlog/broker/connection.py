@@ -1,4 +1,4 @@
-"""`Connection`: the protocol of one client connection. Frames in, responses out, in order.
+"""`ClientConnection`: the protocol of one client connection. Frames in, responses out, in order.
 
 ```
 request     i32 length · header (api key, version, correlation id, client id) · body
@@ -83,7 +83,7 @@ class _Slot:
         self.task: asyncio.Future[Body | None] | None = None
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """The protocol of one connection. Belongs to the event loop's thread."""
 
     def __init__(self, server: Server) -> None:

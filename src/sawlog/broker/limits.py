@@ -34,7 +34,7 @@ from .metrics import Metrics
 if TYPE_CHECKING:
     from asyncio.trsock import TransportSocket
 
-    from .connection import Connection
+    from .connection import ClientConnection
 
 _logger = logging.getLogger("sawlog.broker")
 
@@ -307,7 +307,7 @@ _SHORTEST_S, _LONGEST_S = 0.02, 1.0
 class ConnectionMonitor:
     """Checks the connections of a listener."""
 
-    def __init__(self, limits: Limits, connections: Callable[[], Iterable[Connection]]) -> None:
+    def __init__(self, limits: Limits, connections: Callable[[], Iterable[ClientConnection]]) -> None:
         self._limits = limits
         self._connections = connections
         timeouts = limits.timeouts

@@ -1,4 +1,4 @@
-"""`Membership`: the brokers that serve the same store, and how work is divided among them.
+"""`ClusterMembership`: the brokers that serve the same store, and how work is divided among them.
 
 Each broker serves every partition, so leadership only spreads the load: a hash distributes it over all brokers. The
 coordinator of a group or a transactional id is chosen likewise, by rendezvous hashing: when a broker comes or goes,
@@ -33,7 +33,7 @@ _LOOK_S = 0.05
 Kind = Literal["group", "transaction", "partition"]
 
 
-class Membership:
+class ClusterMembership:
     """This broker among its peers."""
 
     def __init__(self, broker: Broker) -> None:

@@ -54,7 +54,7 @@ class TopicLimits:
         )
 
 
-class Partition:
+class ServedPartition:
     """One partition, for use in the event loop."""
 
     __slots__ = (
@@ -146,13 +146,13 @@ class Partitions:
         self._limits: dict[str, TopicLimits] = {}
         self._settings: dict[str, dict[str, settings.Value]] = {}
         self._names: dict[bytes, str] = {}
-        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._partitions: dict[tuple[str, int], ServedPartition] = {}
         self._looking: dict[str, asyncio.Future[Topic]] = {}
-        self._opening: dict[tuple[str, int], asyncio.Future[Partition]] = {}
+        self._opening: dict[tuple[str, int], asyncio.Future[ServedPartition]] = {}
 
     # --- topics
 
-    def known(self, name: str, index: int) -> Partition | None:
+    def known(self, name: str, index: int) -> ServedPartition | None:
         """Return an open partition; None if it must be opened first."""
         found = self._partitions.get((name, index))
         if found is None or not found.log.closed:
@@ -216,7 +216,7 @@ class Partitions:
 
     # --- partitions
 
-    async def partition(self, name: str, index: int) -> Partition:
+    async def partition(self, name: str, index: int) -> ServedPartition:
         """Return a partition, opened for reading. Raise `TopicNotFound`."""
         found = self.known(name, index)
         if found is not None:
@@ -228,17 +228,17 @@ class Partitions:
             opening.add_done_callback(lambda done: _retrieved(done, self._opening.pop((name, index), None)))
         return await asyncio.shield(opening)
 
-    async def _open(self, name: str, index: int) -> Partition:
+    async def _open(self, name: str, index: int) -> ServedPartition:
         topic = await self.topic(name)
         if index >= topic.partitions:
             await self.refresh(name)
             topic = await self.topic(name)
         await self._broker.run(topic.partition, index)
-        made = Partition(topic, index, self._limits[name], self._broker.loop)
+        made = ServedPartition(topic, index, self._limits[name], self._broker.loop)
         self._partitions[name, index] = made
         return made
 
-    async def lock(self, partition: Partition) -> None:
+    async def lock(self, partition: ServedPartition) -> None:
         """Become the writer of a partition, or find that another process is."""
         try:
             await self._broker.run(partition.log._take)
@@ -301,7 +301,7 @@ class Partitions:
             partition.close()
         self._partitions.clear()
 
-    def __iter__(self) -> Iterator[Partition]:
+    def __iter__(self) -> Iterator[ServedPartition]:
         return iter(list(self._partitions.values()))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .config import Address
-from .connection import Connection
+from .connection import ClientConnection
 from .handlers import Answer, Body, Context, Handler
 from .limits import ConnectionMonitor
 from .security.tls import TlsListener
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Grace period of a stop for a client that does not read.
 _PATIENCE_S = 1.0
 #: Replaces a handler; see `sawlog.testing.Broker`.
-Fault = Callable[[Connection, Context, Handler, Body], Answer]
+Fault = Callable[[ClientConnection, Context, Handler, Body], Answer]
 
 
 class Server:
@@ -28,7 +28,7 @@ class Server:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self._listener: asyncio.Server | TlsListener | None = None
-        self._connections: set[Connection] = set()
+        self._connections: set[ClientConnection] = set()
         self._watch = ConnectionMonitor(broker.limits, lambda: self._connections)
         self._watching: asyncio.Task[None] | None = None
         self._empty = asyncio.Event()
@@ -42,12 +42,12 @@ class Server:
         wanted, tls = self.broker.config.listen, self.broker.authenticator.tls
         if tls is not None:
             self._listener = secure = TlsListener(
-                tls, lambda: Connection(self), self._refused, timeout_s=self.broker.config.handshake_timeout_s
+                tls, lambda: ClientConnection(self), self._refused, timeout_s=self.broker.config.handshake_timeout_s
             )
             port = await secure.start(wanted.host, wanted.port)
         else:
             self._listener = plain = await self.broker.loop.create_server(
-                lambda: Connection(self), wanted.host, wanted.port, backlog=1024
+                lambda: ClientConnection(self), wanted.host, wanted.port, backlog=1024
             )
             port = plain.sockets[0].getsockname()[1]
         self._watching = asyncio.create_task(self._watch.run())
@@ -77,14 +77,14 @@ class Server:
         """Bytes of requests and responses in memory."""
         return sum(each.in_flight_bytes for each in self._connections)
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: ClientConnection) -> None:
         """Add a connection."""
         self._connections.add(connection)
         self._empty.clear()
         self.broker.metrics.connections += 1
         self.broker.metrics.connections_total += 1
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: ClientConnection) -> None:
         """Remove a connection."""
         self._connections.discard(connection)
         self.broker.metrics.connections -= 1

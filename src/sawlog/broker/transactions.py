@@ -17,8 +17,8 @@ A client that starts again with the same transactional id gets the next epoch, a
 aborted. The marker has the new epoch, so the log itself refuses batches of the predecessor, including those still in
 flight (a zombie). A transaction that exceeds its timeout is aborted in the same way.
 
-`Entry` is the state of a transactional id, as brokers store it (`TransactionalIds`). It is durable before a broker acts
-on it:
+`TransactionEntry` is the state of a transactional id, as brokers store it (`TransactionalIds`). It is durable before a
+broker acts on it:
 
 ```
 {"producer_id": 7, "epoch": 3, "timeout_ms": 60000, "state": "Ongoing", "number": 12, "started_ms": …,
@@ -68,7 +68,7 @@ _LAST_EPOCH = 2**15 - 2
 _ATTEMPTS = 10
 
 
-class State(StrEnum):
+class TransactionState(StrEnum):
     """The state of a transaction, by Kafka's names."""
 
     EMPTY = "Empty"
@@ -81,7 +81,7 @@ class State(StrEnum):
     @property
     def is_decided(self) -> bool:
         """True if the outcome is durable but not complete."""
-        return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
 #: Topic, topic id, partition.
@@ -89,7 +89,7 @@ Place = tuple[str, str, int]
 
 
 @dataclass(slots=True)
-class Entry:
+class TransactionEntry:
     """One transactional id."""
 
     producer_id: int
@@ -97,7 +97,7 @@ class Entry:
     timeout_ms: int
     #: Epoch with which the producer requested the current one; it retries if the response is lost. -1 if none.
     last_epoch: int = -1
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     #: Number of transactions begun; with the id, it identifies each.
     number: int = 0
     started_ms: int = -1
@@ -117,11 +117,11 @@ class Entry:
         return made
 
     @classmethod
-    def of(cls, version: int, found: Mapping[str, Any]) -> Entry:
+    def of(cls, version: int, found: Mapping[str, Any]) -> TransactionEntry:
         """Decode a stored entry."""
         made = cls(**{name: found[name] for name in found if name in cls.__dataclass_fields__})
         made.version = version
-        made.state = State(made.state)
+        made.state = TransactionState(made.state)
         made.partitions = [(str(topic), str(topic_id), int(number)) for topic, topic_id, number in made.partitions]
         made.offsets = {
             group: [(str(t), int(p), int(o), int(e), str(m)) for t, p, o, e, m in offsets]
@@ -167,7 +167,7 @@ class TransactionCoordinator:
         self._broker = broker
         self._stored: TransactionalIds | None = None
         #: Decoded entries, with the fields they were decoded from.
-        self._decoded: dict[str, tuple[Mapping[str, object], Entry]] = {}
+        self._decoded: dict[str, tuple[Mapping[str, object], TransactionEntry]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -206,8 +206,8 @@ class TransactionCoordinator:
             await asyncio.sleep(_LOOK_S)
             now, expiry_ms = now_ms(), self._broker.config.transactional_id_expiration_ms
             for name, entry in self.entries().items():
-                late = entry.state is State.ONGOING and now > entry.started_ms + entry.timeout_ms
-                unused = entry.state is not State.ONGOING and now > entry.changed_ms + expiry_ms
+                late = entry.state is TransactionState.ONGOING and now > entry.started_ms + entry.timeout_ms
+                unused = entry.state is not TransactionState.ONGOING and now > entry.changed_ms + expiry_ms
                 if not (late or unused or entry.state.is_decided):
                     continue
                 if not self._broker.nodes.coordinates_transaction(name):
@@ -243,7 +243,7 @@ class TransactionCoordinator:
         if self._stored is not None:
             await self._broker.run(self._stored.refresh)
 
-    def _get(self, name: str) -> Entry | None:
+    def _get(self, name: str) -> TransactionEntry | None:
         """Return an entry; the same object as long as it does not change."""
         found = None if self._stored is None else self._stored.get(name)
         if found is None:
@@ -252,10 +252,10 @@ class TransactionCoordinator:
         version, fields = found
         known = self._decoded.get(name)
         if known is None or known[0] is not fields:
-            known = self._decoded[name] = fields, Entry.of(version, fields)
+            known = self._decoded[name] = fields, TransactionEntry.of(version, fields)
         return known[1]
 
-    async def _save(self, name: str, entry: Entry, *, forget: bool = False) -> Entry:
+    async def _save(self, name: str, entry: TransactionEntry, *, forget: bool = False) -> TransactionEntry:
         """Store an entry durably; return it as stored."""
         if self._stored is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has no transactions")
@@ -287,27 +287,27 @@ class TransactionCoordinator:
         async with self._lock(name):
             entry = self._get(name)
             if entry is None:
-                made = Entry(await self._new_producer_id(), 0, timeout_ms, changed_ms=now_ms())
+                made = TransactionEntry(await self._new_producer_id(), 0, timeout_ms, changed_ms=now_ms())
                 await self._save(name, made)
                 return made.producer_id, made.epoch
             asks_again = known == (entry.producer_id, entry.last_epoch)
             if not asks_again and known not in ((-1, -1), (entry.producer_id, entry.epoch)):
                 raise KafkaError(ErrorCode.PRODUCER_FENCED, "another producer with this transactional id has begun")
-            if asks_again and entry.state is State.EMPTY:
+            if asks_again and entry.state is TransactionState.EMPTY:
                 return entry.producer_id, entry.epoch  # the response was lost
             entry = replace(entry, last_epoch=known[1])
-            if entry.state is State.ONGOING:
+            if entry.state is TransactionState.ONGOING:
                 entry = await self._end(name, entry, commit=False, fences=True)
             if entry.state.is_decided:
                 raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is not complete yet")
-            made = replace(entry, state=State.EMPTY, timeout_ms=timeout_ms, changed_ms=now_ms())
+            made = replace(entry, state=TransactionState.EMPTY, timeout_ms=timeout_ms, changed_ms=now_ms())
             if entry.epoch >= _LAST_EPOCH:
                 made = replace(made, producer_id=await self._new_producer_id(), epoch=-1)
             made = replace(made, epoch=made.epoch + 1)
             await self._save(name, made)
             return made.producer_id, made.epoch
 
-    def _found(self, name: str, producer_id: int, epoch: int) -> Entry:
+    def _found(self, name: str, producer_id: int, epoch: int) -> TransactionEntry:
         """Return the entry of a producer that may use it."""
         entry = self._get(name)
         if entry is None or entry.producer_id != producer_id:
@@ -325,7 +325,7 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "this producer id is not the transactional id's")
         if entry.epoch != epoch:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f"the epoch is {entry.epoch}, not {epoch}")
-        if entry.state is not State.ONGOING or not entry.includes(topic, partition):
+        if entry.state is not TransactionState.ONGOING or not entry.includes(topic, partition):
             raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, f"{topic}/{partition} was not added to the transaction")
 
     # --- a transaction
@@ -350,7 +350,7 @@ class TransactionCoordinator:
             if codes:
                 return {share: codes.get(share, ErrorCode.OPERATION_NOT_ATTEMPTED) for share in wanted}
             new = [place for place in places if place not in entry.partitions]
-            if new or entry.state is not State.ONGOING:
+            if new or entry.state is not TransactionState.ONGOING:
                 await self._save(name, replace(_begun(entry), partitions=[*_begun(entry).partitions, *new]))
             return dict.fromkeys(wanted, ErrorCode.NONE)
 
@@ -367,7 +367,7 @@ class TransactionCoordinator:
             return None
         return topic, found.topic.id, number
 
-    def _open(self, name: str, producer_id: int, epoch: int) -> Entry:
+    def _open(self, name: str, producer_id: int, epoch: int) -> TransactionEntry:
         """Return an entry whose transaction can be extended or begun."""
         entry = self._found(name, producer_id, epoch)
         if entry.state.is_decided:
@@ -380,7 +380,7 @@ class TransactionCoordinator:
         self._check_coordinator(name)
         async with self._lock(name):
             entry = self._open(name, producer_id, epoch)
-            if group not in entry.offsets or entry.state is not State.ONGOING:
+            if group not in entry.offsets or entry.state is not TransactionState.ONGOING:
                 begun = _begun(entry)
                 await self._save(name, replace(begun, offsets={group: [], **begun.offsets}))
 
@@ -397,7 +397,7 @@ class TransactionCoordinator:
         """Add offsets to commit with the transaction. `stage` makes the group check and keep them."""
         async with self._lock(name):
             entry = self._open(name, producer_id, epoch)
-            if entry.state is not State.ONGOING or group not in entry.offsets:
+            if entry.state is not TransactionState.ONGOING or group not in entry.offsets:
                 raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the group was not added to the transaction")
             codes = await stage()
             kept = {(topic, number): each for each in entry.offsets[group] for topic, number in [each[:2]]}
@@ -420,11 +420,11 @@ class TransactionCoordinator:
                 return  # a retry: the response was lost
             if entry.state is decided:
                 raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "it is not complete yet")
-            if entry.state is not State.ONGOING:
+            if entry.state is not TransactionState.ONGOING:
                 raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"the transaction is {entry.state}")
             await self._end(name, entry, commit=commit, fences=False)
 
-    async def _end(self, name: str, entry: Entry, *, commit: bool, fences: bool) -> Entry:
+    async def _end(self, name: str, entry: TransactionEntry, *, commit: bool, fences: bool) -> TransactionEntry:
         """Decide, mark and complete. `fences` invalidates the producer's epoch. The caller holds the lock."""
         decided, done = _states(commit=commit)
         made = replace(entry, state=decided, changed_ms=now_ms())
@@ -434,7 +434,9 @@ class TransactionCoordinator:
             return await self._end_at_once(name, made, done, commit=commit)
         return await self._try_to_complete(name, await self._save(name, made))
 
-    async def _end_at_once(self, name: str, entry: Entry, done: State, *, commit: bool) -> Entry:
+    async def _end_at_once(
+        self, name: str, entry: TransactionEntry, done: TransactionState, *, commit: bool
+    ) -> TransactionEntry:
         """Perform the three steps as one commit."""
         assert self._stored is not None
         markers = [
@@ -446,7 +448,7 @@ class TransactionCoordinator:
         await self._broker.run(save, name, entry.version, fields, markers=markers, offsets=offsets)
         return self._get(name) or entry
 
-    async def _try_to_complete(self, name: str, entry: Entry) -> Entry:
+    async def _try_to_complete(self, name: str, entry: TransactionEntry) -> TransactionEntry:
         """Complete a decided transaction, or leave it to a later attempt."""
         try:
             return await self._complete(name, entry)
@@ -454,15 +456,15 @@ class TransactionCoordinator:
             _logger.warning("transaction %s is decided and will be completed: %s", name, error)
             return entry
 
-    async def _complete(self, name: str, entry: Entry) -> Entry:
-        commit = entry.state is State.PREPARE_COMMIT
+    async def _complete(self, name: str, entry: TransactionEntry) -> TransactionEntry:
+        commit = entry.state is TransactionState.PREPARE_COMMIT
         await asyncio.gather(*(self._mark(entry, place, commit) for place in entry.partitions))
         mark = f"{entry.producer_id}-{entry.number}"
         await self._broker.groups.complete_offsets(entry.producer_id, commit, transaction=(name, mark))
         _, done = _states(commit=commit)
         return await self._save(name, replace(entry, state=done, partitions=[], offsets={}, changed_ms=now_ms()))
 
-    async def _mark(self, entry: Entry, place: Place, commit: bool) -> None:
+    async def _mark(self, entry: TransactionEntry, place: Place, commit: bool) -> None:
         """Write the marker of one partition durably, unless its topic is gone."""
         topic, topic_id, number = place
         try:
@@ -474,7 +476,7 @@ class TransactionCoordinator:
 
     # --- inspection
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, TransactionEntry]:
         """Return all transactional ids, by name."""
         names = () if self._stored is None else self._stored.all()
         return {name: entry for name in names if (entry := self._get(name)) is not None}
@@ -495,21 +497,21 @@ class SharedOffsets(PendingOffsets):
         return self._stored.pending(group)
 
 
-def _states(*, commit: bool) -> tuple[State, State]:
+def _states(*, commit: bool) -> tuple[TransactionState, TransactionState]:
     """Return the decided and the complete state."""
     if commit:
-        return State.PREPARE_COMMIT, State.COMPLETE_COMMIT
-    return State.PREPARE_ABORT, State.COMPLETE_ABORT
+        return TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT
+    return TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT
 
 
-def _begun(entry: Entry) -> Entry:
+def _begun(entry: TransactionEntry) -> TransactionEntry:
     """Return the entry with a transaction begun."""
     now = now_ms()
-    if entry.state is State.ONGOING:
+    if entry.state is TransactionState.ONGOING:
         return replace(entry, changed_ms=now)
     return replace(
         entry,
-        state=State.ONGOING,
+        state=TransactionState.ONGOING,
         last_epoch=-1,
         number=entry.number + 1,
         started_ms=now,

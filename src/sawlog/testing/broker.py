@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..batch.kernel import Record
 from ..broker.broker import Broker as _Broker
 from ..broker.config import Address, BrokerConfig, changed
-from ..broker.connection import Connection
+from ..broker.connection import ClientConnection
 from ..broker.error_responses import refusal
 from ..broker.handlers import Answer, Body, Context, Handler, KafkaError
 from ..broker.security.credentials import StoredUsers
@@ -95,7 +95,7 @@ class Faults:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
             raise InvalidConfig(f"seconds must be a number, at least 0, not {seconds!r}")
 
-        async def act(connection: Connection, context: Context, handler: Handler, request: Body) -> Body | None:
+        async def act(connection: ClientConnection, context: Context, handler: Handler, request: Body) -> Body | None:
             await asyncio.sleep(seconds)
             return await _result(handler(context, request))
 
@@ -104,7 +104,7 @@ class Faults:
     def drop(self, api: str, *, after: bool = False, nth: int = 1, times: int | None = 1) -> None:
         """Drop the connection instead of responding; with `after`, only once the request has taken effect."""
 
-        async def act(connection: Connection, context: Context, handler: Handler, request: Body) -> Body | None:
+        async def act(connection: ClientConnection, context: Context, handler: Handler, request: Body) -> Body | None:
             if after:
                 await _result(handler(context, request))
             connection.abort()
@@ -119,7 +119,7 @@ class Faults:
         except (KeyError, ValueError):
             raise InvalidConfig(f"Kafka has no error {error!r}; an example is NOT_LEADER_OR_FOLLOWER") from None
 
-        def act(connection: Connection, context: Context, handler: Handler, request: Body) -> Answer:
+        def act(connection: ClientConnection, context: Context, handler: Handler, request: Body) -> Answer:
             return refusal(context.header.api_key, request, KafkaError(code))
 
         self._add(api, act, nth, times)

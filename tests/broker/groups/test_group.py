@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sawlog.broker.config import BrokerConfig
-from sawlog.broker.groups.classic_group import ClassicGroup, State
+from sawlog.broker.groups.classic_group import ClassicGroup, GroupState
 from sawlog.broker.groups.members import encode_subscription
 from sawlog.broker.wire.errors import ErrorCode
 
@@ -57,10 +57,10 @@ def test_a_single_member_gets_its_generation_at_once_and_leads_it(group: Classic
     assert joined is not None
     assert (joined.error, joined.generation, joined.leader) == (E.NONE, 1, client.id)
     assert [(id, instance) for id, instance, _ in joined.members] == [(client.id, None)]
-    assert group.state is State.COMPLETING_REBALANCE
+    assert group.state is GroupState.COMPLETING_REBALANCE
     assert client.sync({client.id: b"all of it"}) is not None
     assert client.assignment == b"all of it"
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
 
 
 def test_a_new_dynamic_member_is_told_its_id_first(group: ClassicGroup) -> None:
@@ -69,7 +69,7 @@ def test_a_new_dynamic_member_is_told_its_id_first(group: ClassicGroup) -> None:
     group.join(request, answers.append)
     assert answers[0].error is E.MEMBER_ID_REQUIRED
     assert answers[0].member_id.startswith("reader-")
-    assert group.state is State.EMPTY
+    assert group.state is GroupState.EMPTY
     assert not group.is_empty
     group.join(replace(request, member_id=answers[0].member_id), answers.append)
     assert answers[1].error is E.NONE
@@ -81,7 +81,7 @@ def test_an_old_client_and_a_static_member_join_without_that(group: ClassicGroup
     group.join(replace(Client(group).request(), knows_ids=False), answers.append)
     group.join(Client(group, instance="i").request(), answers.append)
     assert [each.error for each in answers] == [E.NONE]
-    assert group.state is State.PREPARING_REBALANCE
+    assert group.state is GroupState.PREPARING_REBALANCE
 
 
 def test_an_id_that_is_not_used_in_time_is_forgotten(clock: Clock) -> None:
@@ -232,7 +232,7 @@ def test_a_member_that_dies_while_others_wait_is_removed_when_its_session_expire
     assert first.joined is None
     clock.advance(2)
     assert (first.error, third.error) == (E.NONE, E.NONE)
-    assert group.state is State.COMPLETING_REBALANCE
+    assert group.state is GroupState.COMPLETING_REBALANCE
 
 
 def test_the_longest_rebalance_timeout_counts(clock: Clock, group: ClassicGroup) -> None:
@@ -305,7 +305,7 @@ def test_a_follower_without_news_is_told_of_the_current_generation(group: Classi
     first, second = two(group)
     second.join()
     assert (second.error, second.generation) == (E.NONE, 2)
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
     assert second.sync() is not None
     assert second.assignment == b"second"
     assert first.heartbeat() is E.NONE
@@ -328,7 +328,7 @@ def test_joining_again_while_the_leader_assigns_repeats_the_answer(group: Classi
     first.join()
     second.join()
     first.join()
-    assert group.state is State.COMPLETING_REBALANCE
+    assert group.state is GroupState.COMPLETING_REBALANCE
     first.join()
     second.join()
     assert (first.generation, second.generation) == (2, 2)
@@ -400,7 +400,7 @@ def test_a_leader_that_leaves_before_it_assigned_leaves_nobody_waiting(group: Cl
     second.join()
     third.join()
     settle(second, third)
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
     assert {second.assignment, third.assignment} == {b"second", b"third"}
 
 
@@ -444,14 +444,14 @@ def test_heartbeats_tell_what_a_member_has_to_know(group: ClassicGroup) -> None:
     assert second.heartbeat() is E.REBALANCE_IN_PROGRESS
     first.join()
     second.join()
-    assert group.state is State.COMPLETING_REBALANCE
+    assert group.state is GroupState.COMPLETING_REBALANCE
     assert second.heartbeat() is E.NONE
 
 
 def test_a_member_without_heartbeats_expires_and_the_others_take_over(clock: Clock, group: ClassicGroup) -> None:
     first, second = two(group)
     keep_alive(clock, SESSION_S - 1, second)
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
     keep_alive(clock, 2, second)
     assert first.heartbeat() is E.UNKNOWN_MEMBER_ID
     assert second.heartbeat() is E.REBALANCE_IN_PROGRESS
@@ -478,7 +478,7 @@ def test_the_last_member_that_leaves_makes_the_group_empty(clock: Clock) -> None
     assert empty == []
     second.leave()
     assert empty == [True]
-    assert group.state is State.EMPTY
+    assert group.state is GroupState.EMPTY
     assert group.leader is None
     assert clock.pending == 0, "no timer is left"
     third = Client(group)
@@ -680,7 +680,7 @@ def test_static_members_of_which_none_is_back_are_waited_for(clock: Clock, group
     settle(first, second, third)
     third.leave()
     clock.advance(60)
-    assert group.state is State.PREPARING_REBALANCE
+    assert group.state is GroupState.PREPARING_REBALANCE
     second.join()
     assert second.joined is None, "the other one may come as well"
     clock.advance(6)
@@ -747,7 +747,7 @@ def test_offsets_are_committed_by_members_of_the_current_generation(group: Class
     assert second.commit() is E.NONE, "what was read may still be committed"
     first.join()
     second.join()
-    assert group.state is State.COMPLETING_REBALANCE
+    assert group.state is GroupState.COMPLETING_REBALANCE
     assert second.commit() is E.REBALANCE_IN_PROGRESS
 
 

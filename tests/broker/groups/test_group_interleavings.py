@@ -10,7 +10,7 @@ import random
 import pytest
 
 from sawlog.broker.config import BrokerConfig
-from sawlog.broker.groups.classic_group import ClassicGroup, State
+from sawlog.broker.groups.classic_group import ClassicGroup, GroupState
 from sawlog.broker.groups.members import encode_subscription
 from sawlog.broker.wire.errors import ErrorCode
 
@@ -115,18 +115,18 @@ class Play:
         assert all(each.session.is_set for each in members), "a member that never expires"
         joining = [each for each in members if each.on_joined is not None]
         syncing = [each for each in members if each.on_synced is not None]
-        if group.state is State.EMPTY:
+        if group.state is GroupState.EMPTY:
             assert not members
-        elif group.state is State.PREPARING_REBALANCE:
+        elif group.state is GroupState.PREPARING_REBALANCE:
             assert not syncing
             assert group._joining.is_set or group._gathering.is_set
-        elif group.state is State.COMPLETING_REBALANCE:
+        elif group.state is GroupState.COMPLETING_REBALANCE:
             assert not joining
             assert group._syncing.is_set
-        elif group.state is State.STABLE:
+        elif group.state is GroupState.STABLE:
             assert not joining
             assert not syncing
-        if members and group.state is not State.PREPARING_REBALANCE:
+        if members and group.state is not GroupState.PREPARING_REBALANCE:
             assert group.leader in {each.id for each in members}
         self.check_owners(everyone)
 
@@ -163,9 +163,9 @@ class Play:
             self.check()
         assert not any(each.waits for each in self.live + self.gone)
         if not self.live:
-            assert self.group.state is State.EMPTY
+            assert self.group.state is GroupState.EMPTY
             return
-        assert self.group.state is State.STABLE
+        assert self.group.state is GroupState.STABLE
         assert {each.id for each in self.group.members} == {each.id for each in self.live}
         assert sorted(n for each in self.live for n in each.assignment or b"") == list(range(PARTITIONS))
 
@@ -202,7 +202,7 @@ def play(seed: int) -> None:
             client.leave()
             play.check()
         play.clock.advance(100)
-        assert play.group.state is State.EMPTY
+        assert play.group.state is GroupState.EMPTY
         assert play.group.is_empty
         assert play.empty > 0 or play.group.generation == 0
         assert play.clock.pending == 0, "a timer runs for nobody"

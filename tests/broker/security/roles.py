@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sawlog.broker.connection import Connection
+from sawlog.broker.connection import ClientConnection
 from sawlog.broker.handlers import Answer, Context, Handler
 from sawlog.broker.security.acls import CLUSTER_NAME, Binding, Filter, Operation, Pattern, Permission, Resource
 from sawlog.broker.security.authorizer import StoredAcls
@@ -70,7 +70,7 @@ def believing(*bindings: Binding, **settings: Any) -> Iterator[Broker]:
         yield broker
 
 
-def _believe(connection: Connection, context: Context, handler: Handler, request: Body) -> Answer:
+def _believe(connection: ClientConnection, context: Context, handler: Handler, request: Body) -> Answer:
     return handler(replace(context, principal=f"User:{context.header.client_id}"), request)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog.broker.security.mechanisms import SHA_256, SHA_512, Credential, Mechanism, Salted, Server
+from sawlog.broker.security.mechanisms import SHA_256, SHA_512, Credential, Mechanism, Salted, ScramServer
 from sawlog.errors import AuthenticationFailed
 
 from ...looping import for_each
@@ -50,8 +50,8 @@ def stored(mechanism: Mechanism, password: str = "pencil", salt: bytes = b"s" * 
 PENCIL = stored(SHA_256)
 
 
-def server(find: Callable[[str], Credential] = lambda name: PENCIL) -> Server:
-    return Server(SHA_256, find, nonce=lambda: "theirs")
+def server(find: Callable[[str], Credential] = lambda name: PENCIL) -> ScramServer:
+    return ScramServer(SHA_256, find, nonce=lambda: "theirs")
 
 
 @for_each("name", RFC)
@@ -60,7 +60,7 @@ def test_the_example_of_the_standard_is_what_both_sides_say(name: str) -> None:
     credential = stored(mechanism, salt=base64.b64decode(salt))
     client, answering = (
         Client(mechanism, "user", "pencil", nonce=ours),
-        Server(mechanism, lambda user: credential, nonce=lambda: theirs),
+        ScramServer(mechanism, lambda user: credential, nonce=lambda: theirs),
     )
     said = [client.first()]
     said.append(answering.respond(said[-1]))
@@ -77,7 +77,7 @@ def test_every_name_and_password_comes_through(user: str, password: str) -> None
     if not _is_text(user + password):
         return
     credential = Salted(SHA_512, 1, b"salt", SHA_512.salted(password, b"salt", 1)).credential()
-    client, answering = Client(SHA_512, user, password, min_iterations=1), Server(SHA_512, lambda name: credential)
+    client, answering = Client(SHA_512, user, password, min_iterations=1), ScramServer(SHA_512, lambda name: credential)
     client.verify(answering.respond(client.final(answering.respond(client.first()))))
     assert answering.user == user
 
@@ -126,7 +126,7 @@ def test_every_first_message_of_the_standard_is_accepted(first: bytes) -> None:
     assert server().respond(first) == b"r=abctheirs,s=" + base64.b64encode(b"s" * 16) + b",i=4096"
 
 
-def proof() -> tuple[Server, bytes]:
+def proof() -> tuple[ScramServer, bytes]:
     """A server that waits for the last message, and the right one."""
     answering, client = server(), Client(SHA_256, "user", "pencil", nonce="abc")
     return answering, client.final(answering.respond(client.first()))
@@ -187,10 +187,10 @@ def test_a_proof_that_is_right_for_another_binding_is_refused(binding: bytes) ->
 
 def test_a_recorded_exchange_cannot_be_replayed() -> None:
     recorded = Client(SHA_256, "user", "pencil", nonce="abc")
-    first = Server(SHA_256, lambda name: PENCIL)
+    first = ScramServer(SHA_256, lambda name: PENCIL)
     last = recorded.final(first.respond(recorded.first()))
     first.respond(last)
-    again = Server(SHA_256, lambda name: PENCIL)  # with a nonce of its own
+    again = ScramServer(SHA_256, lambda name: PENCIL)  # with a nonce of its own
     again.respond(recorded.first())
     with pytest.raises(AuthenticationFailed, match="nonce"):
         again.respond(last)

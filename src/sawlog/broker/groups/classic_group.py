@@ -49,7 +49,7 @@ from .members import (
 _logger = logging.getLogger("sawlog.broker.groups")
 
 
-class State(Enum):
+class GroupState(Enum):
     """Group states, by the names that Kafka's tools display."""
 
     EMPTY = "Empty"
@@ -82,7 +82,7 @@ class ClassicGroup:
         on_empty: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
-        self.state = State.EMPTY
+        self.state = GroupState.EMPTY
         self.generation = 0
         #: Protocol of the current generation.
         self.protocol: str | None = None
@@ -121,7 +121,7 @@ class ClassicGroup:
     @property
     def members(self) -> Sequence[MemberSummary]:
         """The members, with subscriptions and assignments if the group is stable."""
-        is_stable = self.state is State.STABLE
+        is_stable = self.state is GroupState.STABLE
         return [
             MemberSummary(
                 each.id,
@@ -161,7 +161,7 @@ class ClassicGroup:
     def _join_error(self, request: JoinRequest) -> ErrorCode:
         """Return the error of a request that is refused immediately, or NONE."""
         least, most = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
-        if self.state is State.DEAD:
+        if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not least <= request.session_timeout_ms <= most:
             return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -214,7 +214,8 @@ class ClassicGroup:
         partitions.
         """
         is_repeated = member.protocols == request.protocols and (
-            self.state is State.COMPLETING_REBALANCE or (self.state is State.STABLE and member.id != self.leader)
+            self.state is GroupState.COMPLETING_REBALANCE
+            or (self.state is GroupState.STABLE and member.id != self.leader)
         )
         member.update(request)
         if not member.is_new:
@@ -240,7 +241,7 @@ class ClassicGroup:
         _logger.info("group %s: static member %s is back as %s", self.name, request.instance_id, member.id)
         if not member.is_new:
             member.restart_session()
-        if self.state is not State.STABLE or not self._wants_the_same(before, request.protocols):
+        if self.state is not GroupState.STABLE or not self._wants_the_same(before, request.protocols):
             self._join_next(member, answer)
             return
         response = self._generation_for(member)
@@ -269,9 +270,9 @@ class ClassicGroup:
 
     def _rebalance(self) -> None:
         """Make all members join the next generation."""
-        if self.state is not State.PREPARING_REBALANCE:
-            delay_ms = self._config.group_initial_rebalance_delay_ms if self.state is State.EMPTY else 0
-            self.state = State.PREPARING_REBALANCE
+        if self.state is not GroupState.PREPARING_REBALANCE:
+            delay_ms = self._config.group_initial_rebalance_delay_ms if self.state is GroupState.EMPTY else 0
+            self.state = GroupState.PREPARING_REBALANCE
             self._syncing.stop()
             for member in self._members:
                 if member.on_synced is not None:
@@ -303,10 +304,10 @@ class ClassicGroup:
 
     def _advance(self) -> None:
         """Begin the next generation if no member is outstanding."""
-        if self.state is State.PREPARING_REBALANCE and not self._gathering.is_set:
+        if self.state is GroupState.PREPARING_REBALANCE and not self._gathering.is_set:
             if not self._awaited_ids and all(each.on_joined is not None for each in self._members):
                 self._begin_generation()
-        elif self.state is State.EMPTY and self.is_empty:
+        elif self.state is GroupState.EMPTY and self.is_empty:
             self._on_empty()
 
     def _begin_generation(self) -> None:
@@ -322,14 +323,14 @@ class ClassicGroup:
         self._joining.stop()
         self.generation += 1
         if not joined:
-            self.state, self.protocol = State.EMPTY, None
+            self.state, self.protocol = GroupState.EMPTY, None
             _logger.info("group %s is empty", self.name)
             self._advance()
             return
         if self.leader not in {each.id for each in joined}:
             self._members.leader = joined[0].id
         self.protocol = self._members.elect_protocol()
-        self.state = State.COMPLETING_REBALANCE
+        self.state = GroupState.COMPLETING_REBALANCE
         self._syncing.set(self._rebalance_timeout_ms)
         _logger.info(
             "group %s: generation %d, members %d, %s", self.name, self.generation, len(self._members), self.protocol
@@ -365,7 +366,7 @@ class ClassicGroup:
         member = self._members[request.member_id]
         member.owes_sync = False
         member.restart_session()
-        if self.state is State.STABLE:
+        if self.state is GroupState.STABLE:
             answer(self._assigned(member))
             return
         member.answer_sync(SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS))  # the client gave up this request
@@ -379,11 +380,11 @@ class ClassicGroup:
             return error
         if request.protocol_type not in (None, self.protocol_type) or request.protocol not in (None, self.protocol):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is State.PREPARING_REBALANCE else ErrorCode.NONE
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
 
     def _request_error(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """Return the error unless the request comes from a member of the current generation."""
-        if self.state is State.DEAD:
+        if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self._members.error(member_id, instance_id)
         if error is ErrorCode.NONE and generation != self.generation:
@@ -391,7 +392,7 @@ class ClassicGroup:
         return error
 
     def _assign(self, request: SyncRequest) -> None:
-        self.state = State.STABLE
+        self.state = GroupState.STABLE
         for member in self._members:
             member.assignment = bytes(request.assignments.get(member.id, b""))
         for member in self._members:
@@ -418,14 +419,14 @@ class ClassicGroup:
         error = self._request_error(member_id, instance_id, generation)
         if error is ErrorCode.NONE:
             self._members[member_id].restart_session()
-            if self.state is State.PREPARING_REBALANCE:
+            if self.state is GroupState.PREPARING_REBALANCE:
                 return ErrorCode.REBALANCE_IN_PROGRESS
         return error
 
     def leave(self, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Process a LeaveGroup request: id and instance id of each member. The id is empty if an administrator removes
         a static member."""
-        if self.state is State.DEAD:
+        if self.state is GroupState.DEAD:
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(leaving)
         before = len(self._members)
         results = [self._leave(member_id, instance_id) for member_id, instance_id in leaving]
@@ -463,7 +464,7 @@ class ClassicGroup:
 
     def end(self, error: ErrorCode) -> None:
         """Answer all pending requests, because the group is deleted or the coordinator stops."""
-        self.state = State.DEAD
+        self.state = GroupState.DEAD
         for alarm in (self._joining, self._syncing, self._gathering, *self._awaited_ids.values()):
             alarm.stop()
         self._awaited_ids.clear()
@@ -487,7 +488,7 @@ class ClassicGroup:
     ) -> ErrorCode:
         """Return the error for a commit, or NONE. A commit without member id and generation comes from a client that
         assigns its partitions manually, or from an administrator; it is allowed only while the group has no members."""
-        if self.state is State.DEAD:
+        if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and not len(self._members):
             return ErrorCode.NONE
@@ -496,7 +497,7 @@ class ClassicGroup:
         error = self._request_error(member_id, instance_id, generation)
         if error is ErrorCode.NONE:
             self._members[member_id].restart_session()
-            if self.state is State.COMPLETING_REBALANCE and not transactional:
+            if self.state is GroupState.COMPLETING_REBALANCE and not transactional:
                 return ErrorCode.REBALANCE_IN_PROGRESS
         return error
 

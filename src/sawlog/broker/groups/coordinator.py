@@ -26,10 +26,10 @@ from .consumer_group import JOIN_EPOCH, ConsumerGroup, HeartbeatRequest, Heartbe
 from .entry import GroupClaim, GroupEntry
 from .members import DeadlineTimer, JoinRequest, JoinResponse, SyncRequest, SyncResponse, subscribed_topics
 from .stored import (
-    Commit,
     CommitQueue,
     GroupSummary,
     NewOffset,
+    OffsetCommit,
     PendingOffsets,
     RunInThread,
     TopicLookup,
@@ -254,7 +254,7 @@ class Coordinator:
         codes = self._unfit(offsets)
         rest = {share: new for share, new in offsets.items() if share not in codes}
         if rest:
-            commit = Commit(name, rest, member_id, by_server=self._is_held(name))
+            commit = OffsetCommit(name, rest, member_id, by_server=self._is_held(name))
             codes.update(await self._commits.write(commit))
         return codes
 
@@ -330,7 +330,7 @@ class Coordinator:
         codes = {share: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for share in wanted if share[0] in subscribed}
         rest = dict.fromkeys(share for share in wanted if share not in codes)
         if rest:
-            codes.update(await self._commits.write(Commit(name, rest, by_server=self._is_held(name))))
+            codes.update(await self._commits.write(OffsetCommit(name, rest, by_server=self._is_held(name))))
         refused = {share for share, code in codes.items() if code is ErrorCode.UNKNOWN_MEMBER_ID}
         return ErrorCode.NONE, {**codes, **dict.fromkeys(refused, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)}
 
@@ -404,7 +404,7 @@ class Coordinator:
         if commit:
             staged = self._staged.of(producer_id)
             await self._commits.write_atomically(
-                [Commit(name, dict(offsets), transaction=transaction) for name, offsets in staged.items()]
+                [OffsetCommit(name, dict(offsets), transaction=transaction) for name, offsets in staged.items()]
             )
         for name in self._staged.drop(producer_id):
             if (entry := self._entries.get(name)) is not None:

@@ -22,7 +22,7 @@ from ...store.base import TopicPartition
 from ...store.groups import CoordinatorClaim
 from ..config import BrokerConfig
 from ..wire.errors import ErrorCode
-from .classic_group import ClassicGroup, State
+from .classic_group import ClassicGroup, GroupState
 from .classic_members import ClassicProtocolAdapter
 from .consumer_group import ConsumerGroup
 from .members import CONSUMER, DeadlineTimer
@@ -176,7 +176,7 @@ class GroupEntry:
             return GroupSummary(self.name, CONSUMER, consumers.state, consumers.assignor, (), "consumer")
         if classic.protocol_type is None or (classic.is_empty and not classic.generation):
             return None
-        protocol = (classic.protocol or "") if classic.state is State.STABLE else ""
+        protocol = (classic.protocol or "") if classic.state is GroupState.STABLE else ""
         return GroupSummary(self.name, classic.protocol_type, classic.state.value, protocol, classic.members)
 
     def commit_error(

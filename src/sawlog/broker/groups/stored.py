@@ -34,7 +34,7 @@ from ...store.base import Topic, TopicPartition
 from ...store.groups import Committed, OffsetChange
 from ...store.serving import StoreService
 from ..wire.errors import ErrorCode
-from .classic_group import MemberSummary, State
+from .classic_group import GroupState, MemberSummary
 from .consumer_group import TopicInfo
 from .members import CONSUMER, encode_assignment, encode_subscription
 
@@ -63,7 +63,7 @@ class NewOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class OffsetCommit:
     """The offsets of one request. None deletes an offset."""
 
     group: str
@@ -84,14 +84,14 @@ class CommitQueue:
         self._store = store
         self._loop = loop
         self._run = run
-        self._waiting: list[tuple[Commit | None, asyncio.Future[dict[TopicPartition, ErrorCode]]]] = []
+        self._waiting: list[tuple[OffsetCommit | None, asyncio.Future[dict[TopicPartition, ErrorCode]]]] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def write(self, commit: Commit) -> dict[TopicPartition, ErrorCode]:
+    async def write(self, commit: OffsetCommit) -> dict[TopicPartition, ErrorCode]:
         """Commit durably; return an error code for each offset. Cancelling the caller does not undo it."""
         return await self._add(commit)
 
-    async def write_atomically(self, commits: Sequence[Commit]) -> None:
+    async def write_atomically(self, commits: Sequence[OffsetCommit]) -> None:
         """Commit durably, all or nothing; raise the store's error on failure. Deleted topics are skipped."""
         await self.flush()
         if commits:
@@ -102,7 +102,7 @@ class CommitQueue:
         if self._writing is not None:
             await self._add(None)
 
-    def _add(self, commit: Commit | None) -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
+    def _add(self, commit: OffsetCommit | None) -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
         future: asyncio.Future[dict[TopicPartition, ErrorCode]] = self._loop.create_future()
         self._waiting.append((commit, future))
         if self._writing is None:
@@ -122,7 +122,7 @@ class CommitQueue:
         finally:
             self._writing = None
 
-    async def _results(self, commits: Sequence[Commit]) -> Sequence[dict[TopicPartition, ErrorCode]]:
+    async def _results(self, commits: Sequence[OffsetCommit]) -> Sequence[dict[TopicPartition, ErrorCode]]:
         try:
             return await self._run(lambda: self._write(commits))
         except (DirectoryLocked, LogClosed, AmbiguousAppend) as error:
@@ -141,7 +141,7 @@ class CommitQueue:
 
     # --- in a thread
 
-    def _write(self, commits: Sequence[Commit]) -> Sequence[dict[TopicPartition, ErrorCode]]:
+    def _write(self, commits: Sequence[OffsetCommit]) -> Sequence[dict[TopicPartition, ErrorCode]]:
         topics = TopicLookup(self._store)
         changes = [
             OffsetChange(
@@ -308,6 +308,6 @@ def stored_group(store: StoreService, name: str) -> GroupSummary | None:
             )
             for each in seen.members
         ]
-        return GroupSummary(name, CONSUMER, State.STABLE.value, "sawlog", members)
+        return GroupSummary(name, CONSUMER, GroupState.STABLE.value, "sawlog", members)
     by_members = any(each.member for each in store.groups.committed(name).values())
-    return GroupSummary(name, CONSUMER if by_members else "", State.EMPTY.value)
+    return GroupSummary(name, CONSUMER if by_members else "", GroupState.EMPTY.value)

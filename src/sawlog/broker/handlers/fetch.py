@@ -20,7 +20,7 @@ from ...storage.counters import count_damage
 from ...storage.mapped import copied_bytes
 from ...store import base
 from ..error_responses import code_of
-from ..partitions import Partition
+from ..partitions import ServedPartition
 from ..wire.errors import ErrorCode, Key
 from . import Answer, Body, Context, KafkaError
 
@@ -56,9 +56,9 @@ class _Fetch:
         #: Memory occupied by the last read.
         self._copied_bytes = 0
         #: Pending and completed reads of remote data.
-        self._loads: dict[Partition, asyncio.Future[Fetched]] = {}
+        self._loads: dict[ServedPartition, asyncio.Future[Fetched]] = {}
         #: For each topic and partition of the request, in order.
-        self._places: list[tuple[Body, list[tuple[Body, Partition | ErrorCode]]]] = []
+        self._places: list[tuple[Body, list[tuple[Body, ServedPartition | ErrorCode]]]] = []
 
     # --- the partitions
 
@@ -67,7 +67,7 @@ class _Fetch:
         known, by_id = self._context.broker.partitions, self._context.header.version >= _BY_ID_FROM
         for topic in self._request["topics"]:
             name = known.name_of(topic["topic_id"]) if by_id else topic["topic"]
-            places: list[tuple[Body, Partition | ErrorCode]] = []
+            places: list[tuple[Body, ServedPartition | ErrorCode]] = []
             for part in topic["partitions"]:
                 found = None if name is None else known.known(name, part["partition"])
                 if found is None:
@@ -82,7 +82,7 @@ class _Fetch:
         self._places.clear()
         for topic in self._request["topics"]:
             name = await partitions.find_name(topic["topic_id"]) if by_id else topic["topic"]
-            places: list[tuple[Body, Partition | ErrorCode]] = []
+            places: list[tuple[Body, ServedPartition | ErrorCode]] = []
             for part in topic["partitions"]:
                 if name is None:
                     places.append((part, ErrorCode.UNKNOWN_TOPIC_ID))
@@ -118,7 +118,7 @@ class _Fetch:
             return {"error_code": ErrorCode.NONE, "session_id": 0, "responses": topics}
         return None
 
-    def _read_one(self, part: Body, found: Partition | ErrorCode, left: int, *, first: bool) -> Body:
+    def _read_one(self, part: Body, found: ServedPartition | ErrorCode, left: int, *, first: bool) -> Body:
         made: dict[str, Any] = {
             "partition_index": part["partition"],
             "error_code": ErrorCode.NONE,
@@ -150,7 +150,7 @@ class _Fetch:
                 _logger.error("%s/%s cannot be read from offset %s on: %s", found.name, found.index, start, error)
         return made
 
-    def _fill(self, made: Body, found: Partition, start: int, room: int, *, first: bool) -> None:
+    def _fill(self, made: Body, found: ServedPartition, start: int, room: int, *, first: bool) -> None:
         page = self._page(found, start, room)
         if page is None:
             return
@@ -166,7 +166,7 @@ class _Fetch:
             ]
         self._context.broker.metrics.fetched(found.name, page.size_bytes)
 
-    def _page(self, found: Partition, start: int, room: int) -> Fetched | None:
+    def _page(self, found: ServedPartition, start: int, room: int) -> Fetched | None:
         """Return the available batches; None if they must be loaded first."""
         load = self._loads.get(found) if self._loads else None
         if load is not None:
@@ -185,7 +185,7 @@ class _Fetch:
     def _is_loading(self) -> bool:
         return not all(each.done() for each in self._loads.values())
 
-    def _diverges(self, part: Body, found: Partition, made: Body) -> bool:
+    def _diverges(self, part: Body, found: ServedPartition, made: Body) -> bool:
         """Return whether the client has read records that the log no longer has. It truncates to where they agree."""
         epoch = part["last_fetched_epoch"]
         if epoch < 0:
@@ -204,7 +204,7 @@ class _Fetch:
             await self._open()
         woken = asyncio.Event()
         broker, budget = self._context.broker, self._context.broker.limits.budget
-        found = [place for _, places in self._places for _, place in places if isinstance(place, Partition)]
+        found = [place for _, places in self._places for _, place in places if isinstance(place, ServedPartition)]
         for partition in found:
             partition.wait(woken.set)
         try:
@@ -234,7 +234,7 @@ class _Fetch:
                 load.add_done_callback(_retrieved)  # the request may be gone
 
 
-def _fetched(found: Partition, start: int, room: int, isolation: Isolation) -> Fetched:
+def _fetched(found: ServedPartition, start: int, room: int, isolation: Isolation) -> Fetched:
     """Read a page, which may take long. Runs in a thread."""
     return found.log.fetch(start, room, isolation=isolation)
 
@@ -264,7 +264,7 @@ async def _each_partition(
     request: Body,
     name: str,
     number: str,
-    answer: Callable[[Partition, Body], Awaitable[Body]],
+    answer: Callable[[ServedPartition, Body], Awaitable[Body]],
     **default: object,
 ) -> Body:
     """Answer for each partition of a request, which `name` and `number` identify. An error concerns one partition."""
@@ -287,7 +287,7 @@ async def list_offsets(context: Context, request: Body) -> Body:
     """Return the offset at a timestamp, or at either end, of each partition."""
     committed = request["isolation_level"] == 1
 
-    async def answer(found: Partition, part: Body) -> Body:
+    async def answer(found: ServedPartition, part: Body) -> Body:
         check_epoch(part["current_leader_epoch"], found.log.leader_epoch)
         if part["timestamp"] not in _BEGINNINGS:
             await _settle(context, found.log)
@@ -315,7 +315,7 @@ def _end(settled: asyncio.Future[None]) -> None:
         settled.set_result(None)
 
 
-async def _find(context: Context, found: Partition, wanted: int, *, committed: bool) -> tuple[int, int, int]:
+async def _find(context: Context, found: ServedPartition, wanted: int, *, committed: bool) -> tuple[int, int, int]:
     """Return offset, timestamp and leader epoch."""
     log = found.log
     if wanted == _LATEST:
@@ -354,7 +354,7 @@ def _epoch_at(log: base.Partition, offset: int) -> int:
 async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
     """Return the end of a leader epoch. A client that has read beyond it truncates."""
 
-    async def answer(found: Partition, part: Body) -> Body:
+    async def answer(found: ServedPartition, part: Body) -> Body:
         check_epoch(part["current_leader_epoch"], found.log.leader_epoch)
         epoch, end = _end_of(found.log, part["leader_epoch"])
         return {"leader_epoch": epoch, "end_offset": end}
@@ -377,13 +377,13 @@ def _end_of(log: base.Partition, epoch: int) -> tuple[int, int]:
 async def delete_records(context: Context, request: Body) -> Body:
     """Delete the beginning of partitions."""
 
-    async def answer(found: Partition, part: Body) -> Body:
+    async def answer(found: ServedPartition, part: Body) -> Body:
         return {"low_watermark": await context.broker.run(_trim, found, part["offset"])}
 
     return await _each_partition(context, request, "name", "partition_index", answer, low_watermark=-1)
 
 
-def _trim(found: Partition, offset: int) -> int:
+def _trim(found: ServedPartition, offset: int) -> int:
     """Delete the records below an offset, or all with -1; return the new start."""
     if found.topic.settings.get("cleanup.policy") == "compact":
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted by offset")

@@ -23,7 +23,7 @@ from ...clock import now_ms
 from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, StorageFull
 from ...log.ingest import checked_rows
 from ..error_responses import known_code_of, message_of
-from ..partitions import Partition, TopicLimits
+from ..partitions import ServedPartition, TopicLimits
 from ..wire.errors import ErrorCode, Key
 from . import Answer, Body, Context, KafkaError
 
@@ -110,7 +110,7 @@ class _Pending:
         waits = self.answer()
         return await waits if isinstance(waits, asyncio.Future) else waits  # type: ignore[return-value]
 
-    async def _open(self, topic: Body, index: int) -> Partition:
+    async def _open(self, topic: Body, index: int) -> ServedPartition:
         broker, name = self._context.broker, self._name_of(topic)
         if name is None:
             name = await broker.partitions.find_name(topic["topic_id"])
@@ -121,7 +121,7 @@ class _Pending:
             await broker.partitions.lock(found)
         return found
 
-    async def _forward(self, found: Partition, part: Body, made: Body) -> None:
+    async def _forward(self, found: ServedPartition, part: Body, made: Body) -> None:
         """Another process has the lock: it places the batch, and it has the policy of the topic."""
         data = self._checked(found, part["records"])
         config = self._context.broker.config
@@ -136,7 +136,7 @@ class _Pending:
                 raise
         self._stored(found, placed, data, made)
 
-    def _place(self, found: Partition, part: Body, made: Body) -> None:
+    def _place(self, found: ServedPartition, part: Body, made: Body) -> None:
         try:
             data = self._checked(found, part["records"])
             trusted = not (self._context.broker.config.check_records or found.limits.compacted)
@@ -153,13 +153,13 @@ class _Pending:
         self._stored(found, placed, data, made)
         self._settle(found, placed.stop, made)
 
-    def _promise(self, found: Partition, placed: Future[range], data: memoryview, made: Body) -> None:
+    def _promise(self, found: ServedPartition, placed: Future[range], data: memoryview, made: Body) -> None:
         """Wait for the commit that determines the offset. The batch is then durable, whatever `acks` says."""
         self._waits += self._acks != 0
         later = self._context.broker.later
         placed.add_done_callback(lambda done: later(self._kept, found, done, data, made))
 
-    def _kept(self, found: Partition, placed: Future[range], data: memoryview, made: Body) -> None:
+    def _kept(self, found: ServedPartition, placed: Future[range], data: memoryview, made: Body) -> None:
         """Handle the outcome of a commit. In the event loop."""
         error = placed.exception()
         if error is None:
@@ -167,7 +167,7 @@ class _Pending:
         if self._acks != 0:
             self._settled(made, error)
 
-    def _stored(self, found: Partition, placed: range, data: memoryview, made: Body) -> None:
+    def _stored(self, found: ServedPartition, placed: range, data: memoryview, made: Body) -> None:
         """Record a batch that is in the log."""
         broker = self._context.broker
         broker.metrics.produced(found.name, len(placed), len(data))
@@ -177,7 +177,7 @@ class _Pending:
         made["log_append_time_ms"] = -1 if found.limits.stamped else int.from_bytes(data[35:43], "big")
         made["log_start_offset"] = found.log.lowest_offset
 
-    def _checked(self, found: Partition, records: Any) -> memoryview:
+    def _checked(self, found: ServedPartition, records: Any) -> memoryview:
         """Return the batch if its header is valid; the log checks the rest."""
         limits, context = found.limits, self._context
         size = 0 if records is None else len(records)
@@ -221,7 +221,7 @@ class _Pending:
 
     # --- acknowledging
 
-    def _settle(self, found: Partition, offset: int, made: Body) -> None:
+    def _settle(self, found: ServedPartition, offset: int, made: Body) -> None:
         """Wait for a batch as `acks` requires."""
         if self._acks != -1:
             found.log._when_settled(offset, _nothing)  # starts a sync in the background
@@ -259,7 +259,7 @@ class _Pending:
         return {"responses": self._topics, "throttle_time_ms": 0}
 
 
-def _name(found: Partition) -> str:
+def _name(found: ServedPartition) -> str:
     return f"{found.name}/{found.index}"
 
 

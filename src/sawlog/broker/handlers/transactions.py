@@ -11,7 +11,7 @@ from ...errors import SawlogError
 from ...store.base import Partition
 from ..error_responses import code_of, known_code_of, message_of
 from ..groups.stored import NewOffset
-from ..transactions import State
+from ..transactions import TransactionState
 from ..wire.errors import ErrorCode, Key
 from . import Body, Context, KafkaError
 
@@ -124,7 +124,7 @@ async def end_txn(context: Context, request: Body) -> Body:
 async def list_transactions(context: Context, request: Body) -> Body:
     """Return transactional ids, filtered by state, producer, age or pattern."""
     states, ids, age_ms = set(request["state_filters"]), set(request["producer_id_filters"]), request["duration_filter"]
-    unknown = sorted(states - {state.value for state in State})
+    unknown = sorted(states - {state.value for state in TransactionState})
     try:
         pattern = re.compile(request["transactional_id_pattern"] or "")
     except re.error as error:
@@ -135,7 +135,7 @@ async def list_transactions(context: Context, request: Body) -> Body:
         for name, entry in sorted(context.broker.transactions.entries().items())
         if (not states or entry.state.value in states)
         and (not ids or entry.producer_id in ids)
-        and (age_ms < 0 or (entry.state is State.ONGOING and now - entry.started_ms > age_ms))
+        and (age_ms < 0 or (entry.state is TransactionState.ONGOING and now - entry.started_ms > age_ms))
         and (not pattern.pattern or pattern.fullmatch(name))
     ]
     return {"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": found}
@@ -159,7 +159,7 @@ async def describe_transactions(context: Context, request: Body) -> Body:
                 "error_code": ErrorCode.NONE,
                 "transaction_state": entry.state.value,
                 "transaction_timeout_ms": entry.timeout_ms,
-                "transaction_start_time_ms": entry.started_ms if entry.state is State.ONGOING else -1,
+                "transaction_start_time_ms": entry.started_ms if entry.state is TransactionState.ONGOING else -1,
                 "producer_id": entry.producer_id,
                 "producer_epoch": entry.epoch,
                 "topics": [{"topic": topic, "partitions": sorted(numbers)} for topic, numbers in topics.items()],

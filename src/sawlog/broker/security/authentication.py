@@ -29,7 +29,7 @@ from ..wire.errors import ErrorCode, Key
 from ..wire.schema import Body
 from . import mechanisms
 from .credentials import ANONYMOUS, StoredUsers, UserCache, UserSnapshot
-from .mechanisms import MECHANISMS, Server, parse_plain
+from .mechanisms import MECHANISMS, ScramServer, parse_plain
 from .tls import Tls, TlsFiles, name_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Session:
         #: Set when the connection must be closed after the response.
         self.has_failed = False
         self._mechanism = ""
-        self._exchange: Server | _Plain | None = None
+        self._exchange: ScramServer | _Plain | None = None
         #: True if requests of every API may be answered now.
         self.is_established = self.is_authenticated
         #: True if the next frame is a bare message of the mechanism instead of a request.
@@ -88,7 +88,7 @@ class Session:
         if mechanism == mechanisms.NAME:
             self._exchange = _Plain(self._authenticator)
         else:
-            self._exchange = Server(MECHANISMS[mechanism], self._authenticator.users.finder(MECHANISMS[mechanism]))
+            self._exchange = ScramServer(MECHANISMS[mechanism], self._authenticator.users.finder(MECHANISMS[mechanism]))
         return {"error_code": ErrorCode.NONE, "mechanisms": offered}
 
     async def authenticate(self, message: bytes) -> Body:

@@ -142,7 +142,7 @@ class Credential:
         return hmac.compare_digest(made.stored_key, self.stored_key)
 
 
-class Server:
+class ScramServer:
     """The server side of one exchange. `find` returns the credential of a user, or one that nothing matches."""
 
     def __init__(

@@ -1,9 +1,9 @@
 """TLS: accepting connections, reloading certificates, and naming the owner of a client certificate.
 
-`TlsListener` completes the handshake before it creates a `Connection`. asyncio's own server would keep one context
-forever and offers no control over pending handshakes. Here each connection uses the context in force when it arrives,
-and handshakes are limited in time, in number, and in number per address: a client that connects and stays silent costs
-a socket for seconds and cannot lock out others.
+`TlsListener` completes the handshake before it creates a `ClientConnection`. asyncio's own server would keep one
+context forever and offers no control over pending handshakes. Here each connection uses the context in force when it
+arrives, and handshakes are limited in time, in number, and in number per address: a client that connects and stays
+silent costs a socket for seconds and cannot lock out others.
 
 `Tls.context` is the context for new connections. When a file changes, or on SIGHUP, all files are loaded into a new
 context; existing connections keep the old one. If the new files are invalid (a key of another certificate, a truncated
