@@ -48,10 +48,8 @@ class OpenPartitions:
         lock_timeout_s: float,
     ) -> None:
         self._catalog = catalog
-        #: The topic, as topic.json describes it.
-        self.entry = entry
-        #: True if every record needs a key: the topic is compacted.
-        self.keyed = settings.is_compacted(entry.settings)
+        self._config: LogConfig | None = None
+        self._adopt(entry)
         self._on_lock = on_lock
         self._forwarding = forwarding
         #: The replica of the store.
@@ -87,7 +85,10 @@ class OpenPartitions:
     @property
     def config(self) -> LogConfig:
         """Settings for logs that are opened from now on."""
-        return settings.log_config(self.entry.settings)
+        config = self._config
+        if config is None:  # not earlier: a topic with unknown settings can be listed and deleted
+            config = self._config = settings.log_config(self.entry.settings)
+        return config
 
     def partition(self, number: int) -> Log:
         """Return the log of one partition. Reads take no lock; the first write takes it."""
@@ -129,14 +130,21 @@ class OpenPartitions:
     def update(self, entry: TopicEntry) -> None:
         """Adopt a newer topic.json. Open logs keep the settings they were opened with."""
         with self._lock:
-            self.entry = entry
-            self.keyed = settings.is_compacted(entry.settings)
+            if entry != self.entry:
+                self._adopt(entry)
+
+    def _adopt(self, entry: TopicEntry) -> None:
+        #: The topic, as topic.json describes it.
+        self.entry = entry
+        self._config = None
+        #: True if every record needs a key: the topic is compacted.
+        self.keyed = settings.is_compacted(entry.settings)
 
     def _open(self, number: int) -> Log:
         entry = self.entry
         return Log.open(
             self._catalog.partition(entry, number),
-            settings.log_config(entry.settings),
+            self.config,
             mode="a" if self._catalog.mode == "w" else "r",
             on_lock=lambda log: self._on_lock(entry, number, log),
             topic=entry.name,
@@ -147,8 +155,7 @@ class OpenPartitions:
 
     def remote(self, number: int) -> ReplicaPlace:
         """Return the location of a partition in the replica, if the store has one."""
-        entry = self.entry
-        return ReplicaPlace(self._replica, entry.name, entry.id, number, settings.log_config(entry.settings))
+        return ReplicaPlace(self._replica, self.name, self.id, number, self.config)
 
     def reopen(self) -> None:
         """Close the open logs. The next use reopens them with the current settings."""
