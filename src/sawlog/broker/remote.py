@@ -60,7 +60,7 @@ from ..store import settings
 from ..store.base import Partition, Position
 from ..store.base.partition import unsupported
 from ..store.groups import GroupRow
-from ..store.partitioner import Router, partitions_for
+from ..store.partitioner import Router
 from ..store.writer import Packer
 from .access import Access
 from .client import Cluster, ConsumerGroupDescribeRequest, TopicPartition, admin, check, consumer, producer
@@ -368,15 +368,8 @@ class RemoteTopic:
 
     def append_arrow(self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> dict[int, range]:
         """Append the rows of an Arrow table, by their keys, and return their offsets."""
-        keys = table.column("key") if "key" in table.schema.names else None
-        if partition is not None or self.partitions == 1 or keys is None:
-            number = self._router.together(table.nbytes) if partition is None else partition
-            return {number: self.partition(number).append_arrow(table)}
-        chosen = partitions_for(keys, self.partitions, self._router.together(0))
-        return {
-            number: self.partition(number).append_arrow(table.take(np.flatnonzero(chosen == number)))
-            for number in np.unique(chosen).tolist()
-        }
+        parts = self._router.split_table(table, partition)
+        return {number: self.partition(number).append_arrow(each) for number, each in parts.items()}
 
     def writer(self, *, linger_ms: float | None = None) -> Packer:
         """Return a buffered writer over all partitions."""

@@ -171,6 +171,18 @@ class Router:
             parts[together if key is None else partition_for(key, partitions)].append(record)
         return parts
 
+    def split_table(self, table: pa.Table, partition: int | None = None) -> dict[int, pa.Table]:
+        """Group the rows of an Arrow table by partition. Rows without a key stay together."""
+        keys = table.column("key") if "key" in table.schema.names else None
+        if keys is None or keys.null_count:
+            self.refuse_keyless()
+        if partition is not None:
+            return {partition: table}
+        if keys is None or self._topic.partitions == 1:
+            return {self.together(table.nbytes): table}
+        chosen = partitions_for(keys, self._topic.partitions, self.together(0))
+        return {number: table.take(np.flatnonzero(chosen == number)) for number in np.unique(chosen).tolist()}
+
     def encoded(self, records: list[Any], partition: int | None = None) -> dict[int, bytearray]:
         """Encode one batch for each partition that the records go to."""
         parts = self.split(records, partition)

@@ -23,8 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...config import LogConfig
 from ...display import counted, size_text
@@ -40,15 +38,13 @@ from ...storage import Directory
 from .. import base, settings
 from ..base import PlannedSlice, Position, check_sole
 from ..descriptions import settings_text
-from ..partitioner import Router, partitions_for
+from ..partitioner import Router
 from ..table_info import TableInfo
 from ..writer import TopicWriter
 from .catalog import Catalog
 from .open_partitions import OpenPartitions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ...sql.history import History
 
 V = TypeVar("V")
@@ -217,23 +213,12 @@ class DirectoryTopic(base.Topic):
     def append_arrow(
         self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        rows: pa.Table = table
-        keys = rows.column("key") if "key" in rows.schema.names else None
-        if keys is None or keys.null_count:
-            self._router.refuse_keyless()
-        if partition is not None or self.partitions == 1 or keys is None:
-            number = self._router.together(table.nbytes) if partition is None else partition
-            with self._partitions.using(number):
-                return {number: self._partitions.appends(number).append_arrow(table, expect_offset)}
-        check_sole(expect_offset)
-        together = self._router.together(0)
-        chosen = partitions_for(keys, self.partitions, together)
-        numbers = np.unique(chosen).tolist()
-        with self._partitions.using(*numbers):
-            logs = {number: self._partitions.appends(number) for number in numbers}
-            return {
-                number: log.append_arrow(rows.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
-            }
+        parts = self._router.split_table(table, partition)
+        if len(parts) > 1:
+            check_sole(expect_offset)
+        with self._partitions.using(*parts):
+            logs = {number: self._partitions.appends(number) for number in parts}  # take every lock before writing
+            return {number: log.append_arrow(parts[number], expect_offset) for number, log in logs.items()}
 
     def append_stream(
         self,

@@ -12,8 +12,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from ...batch.build import Encoder, EncoderOptions
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...clock import milliseconds
@@ -30,7 +28,7 @@ from .. import settings as topic_settings
 from ..base import Position, check_sole, encoded_table
 from ..descriptions import settings_text
 from ..names import check_topic_name
-from ..partitioner import Router, partitions_for
+from ..partitioner import Router
 from ..settings import Value
 from ..writer import TopicWriter
 from .partition import ObjectPartition, recipe_for
@@ -41,7 +39,7 @@ from .state.partitions import id_in_snapshot
 from .state.state import State
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 _T = TypeVar("_T")
@@ -267,18 +265,12 @@ class ObjectTopic(base.Topic):
     def append_arrow(
         self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        rows: pa.Table = table
-        keys = rows.column("key") if "key" in rows.schema.names else None
         layout = self._writable(partition)
-        if keys is None or keys.null_count:
-            layout.router.refuse_keyless()
-        if partition is not None or layout.partitions == 1 or keys is None:
-            number = layout.router.together(table.nbytes) if partition is None else partition
-            return self._place(layout, {number: encoded_table(layout.recipe, table)}, expect_offset)
-        check_sole(expect_offset)
-        chosen = partitions_for(keys, layout.partitions, layout.router.together(0))
-        parts = {number: rows.take(np.flatnonzero(chosen == number)) for number in np.unique(chosen).tolist()}
-        return self._place(layout, {number: encoded_table(layout.recipe, each) for number, each in parts.items()})
+        parts = layout.router.split_table(table, partition)
+        if len(parts) > 1:
+            check_sole(expect_offset)
+        encoded = {number: encoded_table(layout.recipe, each) for number, each in parts.items()}
+        return self._place(layout, encoded, expect_offset)
 
     def append_stream(
         self,
@@ -306,11 +298,8 @@ class ObjectTopic(base.Topic):
         trusted: bool = False,
         expect_offset: int | None = None,
     ) -> range:
-        return (
-            self._writable(partition)
-            .partition(partition)
-            .append_batches(raw, trusted=trusted, expect_offset=expect_offset)
-        )
+        writable = self._writable(partition).partition(partition)
+        return writable.append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
     def _partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
