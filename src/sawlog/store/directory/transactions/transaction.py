@@ -65,58 +65,51 @@ class PartitionFile(Protocol):
 
 
 class PartitionBuffer:
-    """Batches of one partition in memory, and the location of those moved to files. For one thread at a time."""
+    """Batches of one partition in memory, and the location of batches that were moved to files. For one thread at a
+    time."""
 
     def __init__(self) -> None:
+        #: Number of records.
+        self.count = 0
+        #: Number of bytes in memory.
+        self.size_bytes = 0
+        #: Location of the batches that are not in memory.
+        self.pieces: tuple[Piece, ...] = ()
         self._held: list[bytes] = []
-        self._size_bytes = 0
         self._held_count = 0
-        self._pieces: list[Piece] = []
-        self._count = 0
 
     def add(self, batch: Encoded) -> None:
         """Add a complete batch. It is copied, because the encoder reuses its buffer."""
         self._held.append(bytes(batch.data))
-        self._size_bytes += len(batch.data)
-        self._count += batch.count
+        self.size_bytes += len(batch.data)
+        self.count += batch.count
         self._held_count += batch.count
 
     def move(self, write: Callable[[bytes], Piece]) -> None:
         """Move everything in memory elsewhere; `write` returns the location."""
         if self._held:
-            self._pieces.append(write(b"".join(self._held)))
-            self._held, self._size_bytes, self._held_count = [], 0, 0
+            self.pieces += (write(self.data),)
+            self._clear()
 
     def move_alone(self, file: PartitionFile) -> None:
         """Move everything in memory to a file that contains nothing else."""
         if not self._held:
             return
-        count, made = self._held_count, file.write(b"".join(self._held))
+        count, made = self._held_count, file.write(self.data)
         if made.position:
-            before = self._pieces.pop()
+            before = self.pieces[-1]
+            self.pieces = self.pieces[:-1]
             count, made = count + before.count, before.joined(made)
-        self._pieces.append(replace(made, count=count))
-        self._held, self._size_bytes, self._held_count = [], 0, 0
+        self.pieces += (replace(made, count=count),)
+        self._clear()
 
-    @property
-    def count(self) -> int:
-        """Number of records."""
-        return self._count
-
-    @property
-    def size_bytes(self) -> int:
-        """Number of bytes in memory."""
-        return self._size_bytes
+    def _clear(self) -> None:
+        self._held, self.size_bytes, self._held_count = [], 0, 0
 
     @property
     def data(self) -> bytes:
         """Batches in memory."""
         return b"".join(self._held)
-
-    @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """Location of the other batches."""
-        return tuple(self._pieces)
 
 
 #: Maximum number of bytes kept in memory; more is spilled to staged files.
@@ -161,18 +154,9 @@ class BufferedPart:
         """Close the open batch and return it; None if there is none."""
         return self._batcher.sealed(self._batcher.take()) if self._batcher.count else None
 
-    @property
-    def count(self) -> int:
-        """Number of records in complete batches."""
-        return self.buffer.count
-
     def part(self) -> Part:
         """Return the `Part` for the intent."""
         return Part(self.topic.name, self.topic.id, self.number, self.buffer.count, self.buffer.pieces)
-
-    def log(self) -> Log:
-        """Return the log of the partition."""
-        return self.topic.partition(self.number)
 
 
 class BufferedTransaction:
@@ -252,7 +236,7 @@ class BufferedTransaction:
         """Close all open batches; return whether there is any record."""
         for part in self._parts.values():
             self.seal(part)
-        return any(part.count for part in self._parts.values())
+        return any(part.buffer.count for part in self._parts.values())
 
     def stage(self) -> tuple[StagedTransaction, bytes]:
         """Move everything to where the commit finds it: durably into staged files, or, if it is small, into the
@@ -276,7 +260,7 @@ class BufferedTransaction:
 
     def parts(self) -> list[Part]:
         """Return the parts of all partitions with records."""
-        return [part.part() for part in self._parts.values() if part.count]
+        return [part.part() for part in self._parts.values() if part.buffer.count]
 
     def ignored_parts(self) -> list[Part]:
         """Return the parts that a replay has appended, without their records."""
@@ -288,7 +272,7 @@ class BufferedTransaction:
 
     def log_of(self, part: Part) -> Log:
         """Return the log that a part goes to."""
-        return self._parts[part.order].log()
+        return self._parts[part.order].topic.partition(part.partition)
 
     @contextmanager
     def lending(self) -> Iterator[None]:
