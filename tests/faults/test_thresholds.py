@@ -34,7 +34,7 @@ UNNAMED = {
     "batch.read:decode": "what a caller may decode at once, unless he says otherwise",
     "log.log:fetch": "a reader chooses it; nothing is written",
     "store.base.partition:fetch": "a reader chooses it; nothing is written",
-    "store.base.partition:peek": "a reader chooses it; nothing is written",
+    "store.base.partition:_peek": "a reader chooses it; nothing is written",
     "storage.system:most_descriptors": "no limit at all; fewer are tried in tests/log/read/test_descriptors.py",
     "spark.options:write_options": "an option, smaller in stores.spark_write than what is written",
 }
