@@ -58,7 +58,7 @@ def test_the_next_import_adds_records_that_were_not_yet_written(tmp_path: Path, 
         if buffer < 1 << 20:  # otherwise the first import was empty
             late = [finding for finding in report.findings if finding.kind is Kind.LATE]
             assert len(late) == 1
-            assert late[0].outcome == "mended"
+            assert late[0].outcome == "repaired"
         again = interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
         assert (again.records, again.findings) == (0, ())
 

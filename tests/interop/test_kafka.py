@@ -135,7 +135,7 @@ def test_a_removed_record_differs_from_an_offset_out_of_range(drawn: Path) -> No
 def test_gaps_are_counted_in_the_report(drawn: Path) -> None:
     with interop.open(drawn) as log:
         [gap] = log.report
-    assert (gap.kind, gap.offset, gap.outcome) == (Kind.GAP, 7, "mended")
+    assert (gap.kind, gap.offset, gap.outcome) == (Kind.GAP, 7, "repaired")
     assert "2 offsets in 1 places" in gap.detail
 
 
@@ -595,7 +595,7 @@ def test_records_above_the_high_watermark_are_imported_and_reported(tmp_path: Pa
     report, store = imported(source, tmp_path / "data")
     with store:
         assert report.records == 5
-    assert [(each.kind, each.offset, each.outcome) for each in report.findings] == [(Kind.UNREPLICATED, 3, "mended")]
+    assert [(each.kind, each.offset, each.outcome) for each in report.findings] == [(Kind.UNREPLICATED, 3, "repaired")]
 
 
 @pytest.mark.parametrize("text", [b"", b"0\n", b"1\n0\n", b"0\n2\norders 0 7\n", b"0\n1\norders zero 7\n", b"\xff\xfe"])

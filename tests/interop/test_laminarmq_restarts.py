@@ -116,9 +116,9 @@ def test_complete_records_of_all_runs_are_imported_with_new_offsets() -> None:
         assert [(each.offset, each.value) for each in mine] == list(enumerate([*first, *second]))
         assert dict(mine.read(105).headers) == {"laminarmq.offset": (5).to_bytes(8, "big")}
         assert [(each.kind, each.outcome) for each in report.findings] == [
-            (Kind.INDEX_BEHIND, "mended"),
+            (Kind.INDEX_BEHIND, "repaired"),
             (Kind.ORPHAN_BYTES, "cut"),
-            (Kind.RESTART, "mended"),
+            (Kind.RESTART, "repaired"),
         ]
 
 

@@ -112,7 +112,7 @@ def test_a_system_may_be_killed_repeatedly(format: str, kept: int) -> None:
     second = again(format, 7, [*NEW[:2], b"t" * 300])[:-200]
     values, found = read(format, 7, old + torn + first + second + again(format, 7, NEW) + torn)
     assert values == [*OLD, *NEW[:2], *NEW]
-    assert all(finding.outcome in ("cut", "mended") for finding in found)
+    assert all(finding.outcome in ("cut", "repaired") for finding in found)
 
 
 @some_or_all(20)

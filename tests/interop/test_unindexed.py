@@ -44,7 +44,7 @@ def test_records_without_entries_are_found_by_the_metadata_of_the_next(tmp_path:
             found = max(199 if torn > 1 else 198, entries)
             assert pairs(log) == list(enumerate(VALUES[:found], 42))
             outcomes = [(finding.kind, finding.outcome) for finding in log.report]
-            recovered = [(Kind.INDEX_BEHIND, "mended")] if entries < found else []
+            recovered = [(Kind.INDEX_BEHIND, "repaired")] if entries < found else []
             assert outcomes == [*recovered, (Kind.ORPHAN_BYTES, "cut")]
     with interop.open(tmp_path, strict=True) as log, pytest.raises((IndexSizeMismatch, IndexGap)):
         list(log)

@@ -6,7 +6,7 @@ detect its logs, open them and write them. `sawlog.interop.formats()` lists all 
 
 A `Finding` has a kind, a file, a position, a sentence and one of four outcomes:
 
-* *mended*: the same information is available elsewhere (usually an index is wrong); no record is missing;
+* *repaired*: the same information is available elsewhere (usually an index is wrong); no record is missing;
 * *cut*: bytes after the last complete record, of the log or of a run before a restart, are left out, as after a crash
   during an append;
 * *missing*: offsets that no file contains; they are a gap in the source and in the copy;
@@ -62,7 +62,7 @@ Progress = Callable[[int, int], None]
 #: The reaction to records that cannot be read: raise, or leave them out with a line in the report.
 Damage = Literal["stop", "skip"]
 
-Outcome = Literal["mended", "cut", "missing", "lost"]
+Outcome = Literal["repaired", "cut", "missing", "lost"]
 
 #: Returns the offset in the metadata of a record, or None if it has none; raises `ValueError` if it cannot decode it.
 Decoder = Callable[[bytes], int | None]
@@ -146,7 +146,7 @@ class Finding:
     position: int
     #: The defect and the reaction to it, as one sentence without a full stop.
     detail: str
-    outcome: Outcome = "mended"
+    outcome: Outcome = "repaired"
     #: Number of affected bytes, if known.
     size_bytes: int = 0
     #: Offset of the affected (or next) record, if known.

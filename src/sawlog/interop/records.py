@@ -72,7 +72,7 @@ class Anomaly:
     kind: Kind
     detail: str
     offset: int
-    outcome: Outcome = "mended"
+    outcome: Outcome = "repaired"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,7 +174,7 @@ class _Renumbering:
         self.offsets[self.at] = stored + shift
         self.at += 1
 
-    def _note(self, i: int, kind: Kind, detail: str, offset: int, outcome: Outcome = "mended") -> None:
+    def _note(self, i: int, kind: Kind, detail: str, offset: int, outcome: Outcome = "repaired") -> None:
         if not (self.loose and i == 0 and kind is Kind.GAP):
             self.anomalies.append(Anomaly(i, kind, detail, offset, outcome))
 

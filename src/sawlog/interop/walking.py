@@ -184,7 +184,7 @@ class WalkedLog(ForeignLog):
         if not self._is_too_far(segment, following):
             return None
         detail = f"a segment begins at offset {segment.base}, expected {following}: the gap is too large for a log"
-        outcome: Outcome = "lost" if segment.size else "mended"
+        outcome: Outcome = "lost" if segment.size else "repaired"
         found = self.note(Kind.BAD_OFFSET, segment, 0, detail, outcome, size_bytes=segment.size, offset=following)
         after = self.enter(cursor.segment + 1, cursor.to(segment.size, Count(following - 1, following)))
         return WalkStep(after, lost=found if segment.size else None)
@@ -287,7 +287,7 @@ class WalkedLog(ForeignLog):
         segment: SegmentFile | str,
         position: int,
         detail: str,
-        outcome: Outcome = "mended",
+        outcome: Outcome = "repaired",
         *,
         size_bytes: int = 0,
         offset: int | None = None,
