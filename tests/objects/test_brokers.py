@@ -173,14 +173,13 @@ def test_a_broker_that_clients_are_sent_to_does_not_refuse_them(
     nodes.id = one.brokers.node.id
     one.transactional_ids().refresh()
     nodes._look()
-    coordinates = nodes.coordinates_group if kind == "group" else nodes.coordinates_transaction
     others = [name for name in map(str, range(20)) if nodes.of(kind, name, here).id != nodes.id]
     assert others
-    assert not any(map(coordinates, others))
+    assert not any(nodes.coordinates(kind, name) for name in others)
     other.brokers.leave()
     one.transactional_ids().refresh()  # and no heartbeat was sent since
     assert {nodes.of(kind, name, here).id for name in others} == {nodes.id}
-    assert all(map(coordinates, others))
+    assert all(nodes.coordinates(kind, name) for name in others)
 
 
 def test_a_broker_that_listens_removes_earlier_ones_at_its_address(

@@ -99,14 +99,7 @@ class Broker:
         self.authenticator = Authenticator(self)
         self.server = Server(self)
         self.nodes = ClusterMembership(self)
-        self.groups = Coordinator(
-            store,
-            self.loop,
-            config,
-            run=self.run,
-            address=lambda: str(self.server.advertised),
-            coordinates=self.nodes.coordinates_group,
-        )
+        self.groups = Coordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.is_stopping = False
         #: Number of logs recovered at startup.

@@ -112,7 +112,7 @@ class ClusterMembership:
             return self.id
         return max(self._ids, key=lambda each: weight("partition", f"{topic_id}/{partition}", each))
 
-    def _coordinates(self, kind: Kind, key: str) -> bool:
+    def coordinates(self, kind: Kind, key: str) -> bool:
         """Return whether this broker is responsible, by the same current membership as `of`: with the membership of the
         last heartbeat, a broker could refuse clients that were just sent to it, for seconds."""
         if self._looked.elapsed_s > _LOOK_S:
@@ -120,14 +120,6 @@ class ClusterMembership:
         if len(self._ids) < 2:
             return True
         return max(self._ids, key=lambda each: weight(kind, key, each)) == self.id
-
-    def coordinates_group(self, name: str) -> bool:
-        """Return whether this broker coordinates a group."""
-        return self._coordinates("group", name)
-
-    def coordinates_transaction(self, name: str) -> bool:
-        """Return whether this broker coordinates a transactional id."""
-        return self._coordinates("transaction", name)
 
 
 def weight(kind: Kind, key: str, node_id: int) -> bytes:

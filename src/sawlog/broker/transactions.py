@@ -210,7 +210,7 @@ class TransactionCoordinator:
                 unused = entry.state is not TransactionState.ONGOING and now > entry.changed_ms + expiry_ms
                 if not (late or unused or entry.state.is_decided):
                     continue
-                if not self._broker.nodes.coordinates_transaction(name):
+                if not self._broker.nodes.coordinates("transaction", name):
                     continue  # its coordinator does this
                 async with self._lock(name):
                     if self._get(name) is not entry:
@@ -264,7 +264,7 @@ class TransactionCoordinator:
 
     def _check_coordinator(self, name: str) -> None:
         """Send clients to the coordinator. Another broker would work as well, but with conflicts."""
-        if not self._broker.nodes.coordinates_transaction(name):
+        if not self._broker.nodes.coordinates("transaction", name):
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this transactional id")
 
     async def _new_producer_id(self) -> int:

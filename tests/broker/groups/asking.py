@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 from sawlog.broker import wire
@@ -61,17 +61,20 @@ class Asked:
         self.runs = 0
         loop = asyncio.get_running_loop()
 
-        def run(call: Callable[[], Any]) -> asyncio.Future[Any]:
+        def run(call: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
             self.runs += 1
-            return loop.run_in_executor(self._threads, call)
+            return loop.run_in_executor(self._threads, call, *args)
 
-        self.groups = Coordinator(
-            store._serve(),
-            loop,
-            BrokerConfig(**{"group_min_session_timeout_ms": 100, **settings}),
+        self.config = BrokerConfig(**{"group_min_session_timeout_ms": 100, **settings})
+        served = SimpleNamespace(
+            store=store._serve(),
+            loop=loop,
+            config=self.config,
             run=run,
-            address=lambda: "127.0.0.1:9092",
+            server=SimpleNamespace(advertised="127.0.0.1:9092"),
+            nodes=SimpleNamespace(coordinates=lambda kind, name: True),
         )
+        self.groups = Coordinator(served)  # type: ignore[arg-type]
         self.authorizer = Authorizer(StoredAcls(store._registry), run, ())
         self.authorizer.is_open = True
 

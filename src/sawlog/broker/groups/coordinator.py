@@ -12,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ...errors import GroupActive, GroupNotFound, InvalidConfig, SawlogError
 from ...store.base import TopicPartition
 from ...store.groups import Committed, check_group_name
-from ...store.serving import StoreService
-from ..config import BrokerConfig
 from ..wire.errors import ErrorCode
 from .classic_group import ClassicGroup
 from .consumer_group import JOIN_EPOCH, ConsumerGroup, HeartbeatRequest, HeartbeatResponse, TopicInfo
@@ -31,13 +30,15 @@ from .stored import (
     NewOffset,
     OffsetCommit,
     PendingOffsets,
-    RunInThread,
     TopicLookup,
     missing_partitions,
     stored_group,
     stored_groups,
     topic_infos,
 )
+
+if TYPE_CHECKING:
+    from ..broker import Broker
 
 _logger = logging.getLogger("sawlog.broker.groups")
 
@@ -47,26 +48,13 @@ _FIRST_EPOCHS = 1 << 22
 
 
 class Coordinator:
-    """The groups of one broker. `address` returns the address that consumers of an opened store should connect to."""
+    """The groups of one broker."""
 
-    def __init__(
-        self,
-        store: StoreService,
-        loop: asyncio.AbstractEventLoop,
-        config: BrokerConfig,
-        *,
-        run: RunInThread,
-        address: Callable[[], str],
-        coordinates: Callable[[str], bool] = lambda name: True,
-    ) -> None:
-        self.config = config
-        self._store = store
-        self._loop = loop
-        self._run = run
-        self._address = address
-        #: Tells whether this broker coordinates a group.
-        self._coordinates = coordinates
-        self._commits = CommitQueue(store, loop, run)
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store, self._run = broker.store, broker.run
+        self._loop, self._config = broker.loop, broker.config
+        self._commits = CommitQueue(broker)
         self._staged = PendingOffsets()
         self._entries: dict[str, GroupEntry] = {}
         self._is_stopping = False
@@ -81,7 +69,7 @@ class Coordinator:
             check_group_name(name)
         except InvalidConfig:
             return ErrorCode.INVALID_GROUP_ID
-        return ErrorCode.NONE if self._coordinates(name) else ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NONE if self._broker.nodes.coordinates("group", name) else ErrorCode.NOT_COORDINATOR
 
     # --- groups
 
@@ -90,23 +78,25 @@ class Coordinator:
         found = self._entries.get(name)
         if found is None:
             claim = GroupClaim(
-                lambda: self._store.claim_group(name, self._address()),
-                self._run,
+                lambda: self._store.claim_group(name, str(self._broker.server.advertised)),
+                self._broker,
                 is_needed=lambda: self._is_needed(name),
                 before_release=self._commits.flush,
             )
             forgetting = DeadlineTimer(self._loop, lambda: self._forget(name))
-            found = GroupEntry(name, self._new_classic(name), self._new_consumers(name), claim, forgetting, self.config)
+            found = GroupEntry(
+                name, self._new_classic(name), self._new_consumers(name), claim, forgetting, self._config
+            )
             self._entries[name] = found
-            forgetting.set(self.config.group_empty_ms)
+            forgetting.set(self._config.group_empty_ms)
         return found
 
     def _new_classic(self, name: str) -> ClassicGroup:
-        return ClassicGroup(name, self._loop, self.config, lambda: self._emptied(name))
+        return ClassicGroup(name, self._loop, self._config, lambda: self._emptied(name))
 
     def _new_consumers(self, name: str) -> ConsumerGroup:
         first_epoch = secrets.randbelow(_FIRST_EPOCHS)
-        return ConsumerGroup(name, self._loop, self.config, lambda: self._emptied(name), first_epoch=first_epoch)
+        return ConsumerGroup(name, self._loop, self._config, lambda: self._emptied(name), first_epoch=first_epoch)
 
     def _is_needed(self, name: str) -> bool:
         """Return whether a group has members, or a transaction will commit its offsets. Then no other process may admit
@@ -123,7 +113,7 @@ class Coordinator:
         entry = self._entries.get(name)
         if entry is not None:
             entry.claim.release_if_unused()
-            entry.forgetting.set(self.config.group_empty_ms)
+            entry.forgetting.set(self._config.group_empty_ms)
 
     def _forget(self, name: str) -> None:
         """Drop a group that has not been used for a while. Its offsets are in the store."""
@@ -131,7 +121,7 @@ class Coordinator:
         if not self._is_needed(name) and entry.claim.is_idle:
             del self._entries[name]
         else:
-            entry.forgetting.set(self.config.group_empty_ms)
+            entry.forgetting.set(self._config.group_empty_ms)
 
     # --- members of the classic protocol
 
@@ -228,7 +218,7 @@ class Coordinator:
         """Return the topics that members read, and `more`. Other processes change topics, so nothing is cached."""
         group, classic = entry.consumers, entry.classic.topics
         names = None if every or group.has_patterns else group.topics | (classic or frozenset()) | (more or frozenset())
-        return await self._run(lambda: topic_infos(self._store, names))
+        return await self._run(topic_infos, self._store, names)
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """Return a group whose partitions this broker assigns; None if there is none."""
@@ -282,7 +272,7 @@ class Coordinator:
         """Return the errors of offsets that cannot be stored."""
         codes: dict[TopicPartition, ErrorCode] = {}
         for share, new in offsets.items():
-            if len(new.metadata) > self.config.offset_metadata_max_bytes:
+            if len(new.metadata) > self._config.offset_metadata_max_bytes:
                 codes[share] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             elif new.offset >= 2**62:  # negative ones denote the beginning or the end
                 codes[share] = ErrorCode.INVALID_REQUEST
@@ -336,7 +326,7 @@ class Coordinator:
 
     async def topic_ids(self, names: Iterable[str] | None = None) -> Mapping[str, bytes]:
         """Return the ids of these topics, or of all, as bytes."""
-        found = await self._run(lambda: topic_infos(self._store, names))
+        found = await self._run(topic_infos, self._store, names)
         return {name: UUID(each.id).bytes for name, each in found.items()}
 
     # --- offsets of transactions
@@ -364,7 +354,7 @@ class Coordinator:
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
         codes = {**dict.fromkeys(offsets, ErrorCode.NONE), **self._unfit(offsets)}
-        missing = await self._run(lambda: missing_partitions(self._store, list(offsets)))
+        missing = await self._run(missing_partitions, self._store, list(offsets))
         codes.update(dict.fromkeys(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         fit = {share: new for share, new in offsets.items() if codes[share] is ErrorCode.NONE}
         try:
@@ -415,11 +405,11 @@ class Coordinator:
     async def list(self) -> Sequence[GroupSummary]:
         """Return all groups: those with members here, and those of the store."""
         await self._commits.flush()
-        found = await self._run(lambda: stored_groups(self._store))
+        found = await self._run(stored_groups, self._store)
         found.update(
             (entry.name, summary) for entry in self._entries.values() if (summary := entry.summary) is not None
         )
-        return [found[name] for name in sorted(found) if self._coordinates(name)]
+        return [found[name] for name in sorted(found) if self._broker.nodes.coordinates("group", name)]
 
     async def describe(self, name: str) -> GroupSummary | None:
         """Return one group; None if it does not exist."""
@@ -428,7 +418,7 @@ class Coordinator:
         if found is not None:
             return found
         await self._commits.flush()
-        return await self._run(lambda: stored_group(self._store, name))
+        return await self._run(stored_group, self._store, name)
 
     async def delete(self, name: str) -> ErrorCode:
         """Delete a group and its offsets if it has no members."""
@@ -445,7 +435,7 @@ class Coordinator:
             await entry.claim.close()
         await self._commits.flush()
         try:
-            await self._run(lambda: self._store.groups.delete(name))
+            await self._run(self._store.groups.delete, name)
         except GroupActive as active:
             _logger.info("group %s was not deleted: %s", name, active)
             return ErrorCode.NON_EMPTY_GROUP
@@ -458,7 +448,7 @@ class Coordinator:
     def give_up_others(self) -> None:
         """Give up groups that another broker coordinates. Their members join there."""
         for entry in list(self._entries.values()):
-            if entry.claim.is_lost or (entry.claim.is_held and not self._coordinates(entry.name)):
+            if entry.claim.is_lost or (entry.claim.is_held and not self._broker.nodes.coordinates("group", entry.name)):
                 _logger.info("group %s is coordinated by another broker", entry.name)
                 del self._entries[entry.name]
                 entry.forgetting.stop()

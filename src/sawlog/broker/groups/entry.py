@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...errors import GroupActive
 from ...store.base import TopicPartition
@@ -26,7 +27,10 @@ from .classic_group import ClassicGroup, GroupState
 from .classic_members import ClassicProtocolAdapter
 from .consumer_group import ConsumerGroup
 from .members import CONSUMER, DeadlineTimer
-from .stored import GroupSummary, RunInThread
+from .stored import GroupSummary
+
+if TYPE_CHECKING:
+    from ..broker import Broker
 
 #: Interval between checks whether a member without heartbeats has expired.
 _PAUSE_S = 0.25
@@ -38,13 +42,13 @@ class GroupClaim:
     def __init__(
         self,
         new_claim: Callable[[], CoordinatorClaim],
-        run: RunInThread,
+        broker: Broker,
         *,
         is_needed: Callable[[], bool],
         before_release: Callable[[], Awaitable[None]],
     ) -> None:
         self._new_claim = new_claim
-        self._run = run
+        self._run = broker.run
         #: Tells whether the group has members, or another reason to be kept.
         self._is_needed = is_needed
         self._before_release = before_release

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ...clock import now_ms
@@ -38,14 +38,10 @@ from .classic_group import GroupState, MemberSummary
 from .consumer_group import TopicInfo
 from .members import CONSUMER, encode_assignment, encode_subscription
 
+if TYPE_CHECKING:
+    from ..broker import Broker
+
 _logger = logging.getLogger("sawlog.broker.groups")
-_T = TypeVar("_T")
-
-
-class RunInThread(Protocol):
-    """Runs a blocking call in a thread."""
-
-    def __call__(self, call: Callable[[], _T], /) -> asyncio.Future[_T]: ...
 
 
 #: Denotes the end of a partition.
@@ -80,10 +76,8 @@ class OffsetCommit:
 class CommitQueue:
     """Offset commits waiting to be written."""
 
-    def __init__(self, store: StoreService, loop: asyncio.AbstractEventLoop, run: RunInThread) -> None:
-        self._store = store
-        self._loop = loop
-        self._run = run
+    def __init__(self, broker: Broker) -> None:
+        self._store, self._loop, self._run = broker.store, broker.loop, broker.run
         self._waiting: list[tuple[OffsetCommit | None, asyncio.Future[dict[TopicPartition, ErrorCode]]]] = []
         self._writing: asyncio.Task[None] | None = None
 
@@ -95,7 +89,7 @@ class CommitQueue:
         """Commit durably, all or nothing; raise the store's error on failure. Deleted topics are skipped."""
         await self.flush()
         if commits:
-            await self._run(lambda: self._write(commits))
+            await self._run(self._write, commits)
 
     async def flush(self) -> None:
         """Wait until everything accepted before is written."""
@@ -124,7 +118,7 @@ class CommitQueue:
 
     async def _results(self, commits: Sequence[OffsetCommit]) -> Sequence[dict[TopicPartition, ErrorCode]]:
         try:
-            return await self._run(lambda: self._write(commits))
+            return await self._run(self._write, commits)
         except (DirectoryLocked, LogClosed, AmbiguousAppend) as error:
             # Another process holds the lock, this broker is stopping, or the bucket does not answer.
             _logger.warning("cannot commit offsets, clients will retry: %s", error)

@@ -238,7 +238,7 @@ async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
         "error_message": told.message,
         "member_id": told.member_id,
         "member_epoch": told.epoch,
-        "heartbeat_interval_ms": context.broker.groups.config.group_consumer_heartbeat_interval_ms,
+        "heartbeat_interval_ms": context.broker.config.group_consumer_heartbeat_interval_ms,
         "assignment": None
         if told.assignment is None
         else {
