@@ -167,11 +167,6 @@ def cell(value: Any) -> str:
     return made if isinstance(made, str) else _to_json(made)
 
 
-def parse_cell(text: str) -> bytes:
-    """Return the bytes that `cell` encoded."""
-    return base64.b64decode(text[len(_BASE64) :], validate=True) if text.startswith(_BASE64) else text.encode()
-
-
 def visible(text: str) -> str:
     """Escape control characters, so that a record cannot control the terminal."""
     return "".join(
@@ -219,11 +214,11 @@ class Printer:
             OutputFormat.NDJSON: _ndjson_lines,
             OutputFormat.CSV: _csv_lines,
         }
-        lines = printers[self.form](rows, columns) if not live or not self.for_people else self._table(rows, columns, 0)
-        found = False
+        lines = self._table(rows, columns, 0) if live and self.for_people else printers[self.form](rows, columns)
+        found, write = False, self._stream.write
         for line in lines:
             found = True
-            self.line(line)
+            write(f"{line}\n".encode("utf-8", "surrogateescape"))
             if live:
                 self.flush()
         if not found and empty and self.for_people:
@@ -232,11 +227,9 @@ class Printer:
 
     def item(self, found: Row, columns: Sequence[Column] = ()) -> None:
         """Print a dictionary or dataclass: a list of fields for people, a JSON object or a row for programs."""
-        fields = (
-            found
-            if isinstance(found, Mapping)
-            else {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
-        )
+        fields = found
+        if dataclasses.is_dataclass(found):
+            fields = {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
         if self.form is OutputFormat.TABLE:
             known = {column.name: column for column in columns}
             shown = [(known.get(name, Column(name)), value) for name, value in fields.items()]
@@ -264,7 +257,9 @@ class Printer:
             return
 
         def measure(some: Sequence[Column]) -> list[int]:
-            cells = [[column.heading, *(_shown(column, _field(row, column.name)) for row in sample)] for column in some]
+            cells = [
+                [column.heading, *(_shown(column, _getter(row)(column.name)) for row in sample)] for column in some
+            ]
             return [max(map(display_width, each)) for each in cells]
 
         whole = columns
@@ -272,12 +267,12 @@ class Printer:
             columns = fitted(columns, measure, self.width)
         widths = measure(columns)
         numbers = {int, float, type(None)}
-        right = [
-            bool(sample) and all(type(_field(row, column.name)) in numbers for row in sample) for column in columns
-        ]
+        kinds = [{type(_getter(row)(column.name)) for row in sample} for column in columns]
+        right = [bool(sample) and each <= numbers for each in kinds]
         yield self._strong(_aligned([column.heading for column in columns], widths, right))
         for row in chain(sample, rows):
-            yield _aligned([_shown(column, _field(row, column.name)) for column in columns], widths, right)
+            value = _getter(row)
+            yield _aligned([_shown(column, value(column.name)) for column in columns], widths, right)
         if len(columns) < len(whole):
             self.flush()
             known = {column.name for column in columns}
@@ -299,22 +294,23 @@ def _json_lines(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]
 def _ndjson_lines(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
     names = [column.name for column in columns]
     for row in rows:
-        yield _to_json({name: plain(_field(row, name)) for name in names})
+        value = _getter(row)
+        yield _to_json({name: plain(value(name)) for name in names})
 
 
 def _csv_lines(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="")
     names = [column.name for column in columns]
-    for cells in chain([names], ([cell(_field(row, name)) for name in names] for row in rows)):
+    for cells in chain([names], ([*map(cell, map(_getter(row), names))] for row in rows)):
         writer.writerow(cells)
         yield line.getvalue()
         line.seek(0)
         line.truncate()
 
 
-def _field(row: Row, name: str) -> Any:
-    return row.get(name) if isinstance(row, dict) else getattr(row, name, None)
+def _getter(row: Row) -> Callable[[str], Any]:
+    return row.get if isinstance(row, dict) else lambda name: getattr(row, name, None)
 
 
 def _title(column: Column) -> str:
