@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from ..errors import InvalidTopicName
+from ..errors import InvalidConfig, InvalidTopicName
 
 STORE = "sawlog.json"
 GONE = "deleted.json"
@@ -99,6 +99,15 @@ def partition_number(name: str) -> int | None:
     partition."""
     found = _PARTITION.fullmatch(name)
     return int(found[1]) if found else None
+
+
+_DOCUMENT = re.compile(r"[a-z][a-z0-9-]{0,63}")
+
+
+def check_document_name(name: str) -> None:
+    """Raise `InvalidConfig` if a document cannot have that name."""
+    if not _DOCUMENT.fullmatch(name):
+        raise InvalidConfig(f"{name!r} is not a valid name of a document: use a to z, 0 to 9 and -")
 
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")

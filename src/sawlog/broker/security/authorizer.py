@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...display import counted
 from ...errors import CorruptData, CorruptFile, InvalidConfig, SawlogError
-from ...store.base import DocumentRegistry
-from ...store.directory.documents import Document
+from ...store.base import Document, DocumentRegistry
 from .acls import CLUSTER_NAME, OPERATIONS, AclIndex, Binding, ClientIdentity, Filter, Operation, Resource
 
 if TYPE_CHECKING:

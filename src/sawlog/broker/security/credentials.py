@@ -27,8 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...errors import CorruptFile, InvalidConfig, UserNotFound
-from ...store.base import DocumentRegistry
-from ...store.directory.documents import Document
+from ...store.base import Document, DocumentRegistry
 from .mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, SALT_BYTES, SHA_512, Credential, Mechanism, Salted
 
 DOCUMENT: Final = "users"

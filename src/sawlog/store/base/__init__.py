@@ -14,11 +14,12 @@ first use; the layer contract in pyproject.toml lists these imports by name.
 from __future__ import annotations
 
 from .partition import PAGE_BYTES, Partition, collected, encoded_table
-from .store import DocumentRegistry, JobStaging, Store, TaskStaging, Transaction, check_seconds
+from .store import Document, DocumentRegistry, JobStaging, Store, TaskStaging, Transaction, check_seconds
 from .topic import Offsets, PlannedSlice, Position, SliceReader, TableEnd, Topic, TopicPartition, check_sole
 
 __all__ = [
     "PAGE_BYTES",
+    "Document",
     "DocumentRegistry",
     "JobStaging",
     "Offsets",

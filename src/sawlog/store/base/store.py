@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from ...storage.interface import Buffer
     from ..consumer import Consumer, OnShares
     from ..consumer_options import KafkaNames
-    from ..directory.documents import Document
     from ..directory.transactions.staging import Intent, Part, PartitionFile, Piece, PlacedOffsets
     from ..groups import DeliveryStates, Groups, QueueWorkers, StartPosition
     from ..position import OnLost
@@ -46,6 +46,15 @@ if TYPE_CHECKING:
 _MOST_REPORTS = 100
 
 _maintenance_logger = logging.getLogger("sawlog.maintenance")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One version of a document."""
+
+    #: 0 if the document was never stored.
+    version: int
+    fields: Mapping[str, Any]
 
 
 class DocumentRegistry(ABC):

@@ -17,31 +17,19 @@ nothing was ever stored.
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
-from ...errors import InvalidConfig, ReadOnlyLog, StorageError
+from ...errors import ReadOnlyLog, StorageError
 from ...storage import Directory, checksummed
 from ...storage.file import restrict_to_owner
 from ...storage.locks import lock_within
-from ..base import DocumentRegistry
-from ..names import LOCK, REGISTRY
+from ..base import Document, DocumentRegistry
+from ..names import LOCK, REGISTRY, check_document_name
 
 #: Maximum wait for another process that is changing a document.
 _PATIENCE_S = 5.0
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One version of a document."""
-
-    #: 0 if the document was never stored.
-    version: int
-    fields: Mapping[str, Any]
 
 
 class DirectoryRegistry(DocumentRegistry):
@@ -83,12 +71,6 @@ class DirectoryRegistry(DocumentRegistry):
                 return made
             finally:
                 lock.release()
-
-
-def check_document_name(name: str) -> None:
-    """Raise `InvalidConfig` if a document cannot have that name."""
-    if not _NAME.fullmatch(name):
-        raise InvalidConfig(f"{name!r} is not a valid name of a document: use a to z, 0 to 9 and -")
 
 
 def _file(name: str) -> str:

@@ -31,9 +31,8 @@ from ...log.retention import RetentionReport
 from .. import base
 from .. import settings as topic_settings
 from ..consumer import Consumer
-from ..directory.documents import Document, check_document_name
 from ..directory.topic_entry import check_partitions
-from ..names import check_topic_name
+from ..names import check_document_name, check_topic_name
 from ..queues.options import QueueOptions
 from ..queues.queue import Queue
 from ..settings import TopicChanges, TopicSettings
@@ -326,12 +325,12 @@ class ObjectRegistry(base.DocumentRegistry):
     def __init__(self, session: StoreSession) -> None:
         self._session = session
 
-    def read(self, name: str) -> Document:
+    def read(self, name: str) -> base.Document:
         """Return the current document; version 0 without fields if it was never stored."""
         check_document_name(name)
-        return Document(*self._session.look(lambda state: state.document(name), fresh=True))
+        return base.Document(*self._session.look(lambda state: state.document(name), fresh=True))
 
-    def change(self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Document:
+    def change(self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> base.Document:
         """Replace the fields of a document by the result of `edit`, durably. `edit` is called again if another process
         changed the document meanwhile. If it raises or returns the same fields, nothing is stored."""
         check_document_name(name)
@@ -345,7 +344,7 @@ class ObjectRegistry(base.DocumentRegistry):
             outcome = self._session.submit([action]).result()
             if refused_with(outcome) != "Changed":
                 results(outcome)
-                return Document(found.version + 1, fields)
+                return base.Document(found.version + 1, fields)
 
 
 def _snapshot_info(name: str, entry: Mapping[str, Any]) -> SnapshotInfo:
