@@ -83,6 +83,11 @@ def test_acknowledged_records_stay_at_their_offsets_whoever_appends_in_between(
     assert turns_model.explore(*plans, **disturbances) > 500
 
 
+@pytest.mark.parametrize("mistake", ["named process ignored", "no process named"])
+def test_the_order_of_turns_matters_for_fairness_only(mistake: str) -> None:
+    assert turns_model.explore("aa", "a", kills=1, fair=False, mistakes=frozenset({mistake})) > 500
+
+
 @pytest.mark.alternating
 @pytest.mark.parametrize(
     ("plans", "disturbances"),

@@ -434,10 +434,13 @@ def explore(
     kills: int = 0,
     stops: int = 0,
     faults: int = 0,
+    fair: bool = True,
     mistakes: frozenset[str] = frozenset(),
 ) -> int:
-    """Visit all states and return how many there are; `Violation` if one breaks a promise."""
-    model = Model(policy, (len(plans) - 1) * (1 + kills + stops), mistakes)
+    """Visit all states and return how many there are; `Violation` if one breaks a promise. Unless `fair`, a waiting
+    process may be overtaken without limit."""
+    patience = (len(plans) - 1) * (1 + kills + stops) if fair else sum(map(len, plans))
+    model = Model(policy, patience, mistakes)
     start = State(tuple(Process(plan) for plan in plans), kills=kills, stops=stops, faults=faults)
     known, waiting = {start}, [start]
     while waiting:
