@@ -172,7 +172,7 @@ def test_a_broker_that_clients_are_sent_to_does_not_refuse_them(
     assert one.brokers.node is not None
     nodes.id = one.brokers.node.id
     one.transactional_ids().refresh()
-    nodes._look()
+    nodes._refresh()
     others = [name for name in map(str, range(20)) if nodes.of(kind, name, here).id != nodes.id]
     assert others
     assert not any(nodes.coordinates(kind, name) for name in others)

@@ -191,10 +191,10 @@ class Broker:
     def run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
         """Run a call that may block on the disk in the thread pool."""
         made = self.loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
-        made.add_done_callback(self._look_at)
+        made.add_done_callback(self._note_full_disk)
         return made
 
-    def _look_at(self, done: asyncio.Future[Any]) -> None:
+    def _note_full_disk(self, done: asyncio.Future[Any]) -> None:
         """Record a lack of disk space, however the caller handles the error."""
         error = None if done.cancelled() else done.exception()
         if isinstance(error, StorageFull):

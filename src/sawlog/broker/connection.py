@@ -101,7 +101,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         )
         #: Bytes counted in the budget: requests in progress, responses waiting for earlier ones, and responses that the
         #: client has not read.
-        self._held_bytes = self._unsent_bytes = self._untaken_bytes = 0
+        self._held_bytes = self._unsent_bytes = self._unread_bytes = 0
         #: Bytes of waiting responses that are views of mapped files.
         self._unsent_view_bytes = 0
         self._send_queue = SendQueue(limits.budget, limits.write_scheduler, self._go_on)
@@ -154,8 +154,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._send_queue.clear()
         self._limits.leave(self._host)
         self._budget.leave(self.resume)
-        self._budget.release(self._held_bytes + self._unsent_bytes + self._untaken_bytes + self._reader.close())
-        self._held_bytes = self._unsent_bytes = self._untaken_bytes = 0
+        self._budget.release(self._held_bytes + self._unsent_bytes + self._unread_bytes + self._reader.close())
+        self._held_bytes = self._unsent_bytes = self._unread_bytes = 0
         self._server.closed(self)
 
     def pause_writing(self) -> None:
@@ -172,7 +172,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Send queued responses."""
         if self._transport is not None:
             self._send_queue.feed(self._transport)
-            self._look_at_untaken(self._transport)
+            self._update_unread(self._transport)
         self._pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -276,7 +276,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _has_enough(self) -> bool:
         """Return whether there is no room to read another request."""
-        if self._held_bytes + self._untaken_bytes > self._broker.config.max_connection_buffered_bytes:
+        if self._held_bytes + self._unread_bytes > self._broker.config.max_connection_buffered_bytes:
             return True
         budget = self._budget
         if self._reader.reserved_bytes:
@@ -366,7 +366,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Answer a request that failed as a whole."""
         name, code = BY_KEY[slot.header.api_key].name, code_of(error)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
-            self._limits.rate_limited_log.tell(name, "%s failed", name, level=logging.ERROR, error=error)
+            self._limits.rate_limited_log.log(name, "%s failed", name, level=logging.ERROR, error=error)
         if slot.header.api_key == Key.PRODUCE and slot.request.get("acks") == 0:
             self._count_error(slot, code, None)
             # The client would not notice otherwise.
@@ -387,7 +387,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         header, known = slot.header, ErrorCode(code)
         api = BY_KEY[header.api_key].name
         self._broker.metrics.failed(api, known.name)
-        self._limits.rate_limited_log.tell(
+        self._limits.rate_limited_log.log(
             f"{api}: {known.name}",
             "%s of %s (client id %r, from %s) was refused: %s%s",
             *(api, self._known.principal, header.client_id, self._host, known.name, f" ({message})" if message else ""),
@@ -404,7 +404,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             slot.buffers = [] if body is None else _encoded(slot.header, body)
         except Unencodable as error:
             name = BY_KEY[slot.header.api_key].name
-            self._limits.rate_limited_log.tell(
+            self._limits.rate_limited_log.log(
                 "answer", "cannot encode the response to %s", name, level=logging.ERROR, error=error
             )
             self.refuse("unencodable", "a response could not be encoded")
@@ -446,21 +446,21 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._sent_bytes += sent
             if buffers:
                 self._send_queue.send(transport, buffers, sent)
-            untaken = transport.get_write_buffer_size() + self._send_queue.copied_bytes
-            self._budget.release(answered + copied + self._untaken_bytes - untaken)
-            self._untaken_bytes = untaken
+            unread = transport.get_write_buffer_size() + self._send_queue.copied_bytes
+            self._budget.release(answered + copied + self._unread_bytes - unread)
+            self._unread_bytes = unread
         if self._is_ending and not slots and not self._send_queue.size_bytes:
             if self._known.has_failed:
                 self._broker.loop.call_later(LINGER_S, transport.close)
             else:
                 transport.close()
 
-    def _look_at_untaken(self, transport: asyncio.Transport) -> None:
+    def _update_unread(self, transport: asyncio.Transport) -> None:
         """Update the count of unread bytes."""
         size = transport.get_write_buffer_size() + self._send_queue.copied_bytes
-        if size != self._untaken_bytes:
-            self._budget.release(self._untaken_bytes - size)
-            self._untaken_bytes = size
+        if size != self._unread_bytes:
+            self._budget.release(self._unread_bytes - size)
+            self._unread_bytes = size
 
     # --- used by the server
 
@@ -472,10 +472,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def in_flight_bytes(self) -> int:
         """Bytes of requests in progress and of unread responses."""
-        return self._held_bytes + self._reader.filled_bytes + self._unsent_bytes + self.untaken_bytes
+        return self._held_bytes + self._reader.filled_bytes + self._unsent_bytes + self.unread_bytes
 
     @property
-    def untaken_bytes(self) -> int:
+    def unread_bytes(self) -> int:
         """Bytes of responses that neither the client nor the kernel has accepted."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size() + self._send_queue.size_bytes
 
@@ -489,13 +489,13 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def sample(self) -> ProgressSample:
         """Return the current state for the monitor."""
-        if self._transport is not None and self._untaken_bytes:
-            self._look_at_untaken(self._transport)
-        intake, untaken = self._reader, self.untaken_bytes
+        if self._transport is not None and self._unread_bytes:
+            self._update_unread(self._transport)
+        intake, unread = self._reader, self.unread_bytes
         is_reading, is_busy = not self._is_paused, bool(self._slots)
-        taken = self._sent_bytes - untaken
+        read = self._sent_bytes - unread
         return ProgressSample(
-            intake.count, intake.filled_bytes, intake.expected_bytes, is_reading, is_busy, taken, untaken
+            intake.count, intake.filled_bytes, intake.expected_bytes, is_reading, is_busy, read, unread
         )
 
     @property
@@ -504,7 +504,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         request or stalled responses."""
         kept = self._held_bytes if self._busy is not None else 0
         if self.progress.is_slow:
-            kept += self._reader.reserved_bytes + self._unsent_bytes + self._untaken_bytes
+            kept += self._reader.reserved_bytes + self._unsent_bytes + self._unread_bytes
         return kept
 
     def abort(self) -> None:

@@ -64,7 +64,7 @@ class RateLimitedLog:
         self._window_s = window_s
         self._windows: dict[str, _Window] = {}
 
-    def tell(
+    def log(
         self,
         reason: str,
         message: str,
@@ -187,7 +187,7 @@ class Limits:
         """Count and log a connection that is closed for a reason."""
         self._metrics.rejected[reason] += 1
         level = logging.DEBUG if reason == "idle" else logging.WARNING
-        self.rate_limited_log.tell(reason, "the connection of %s was closed: %s", address, message, level=level)
+        self.rate_limited_log.log(reason, "the connection of %s was closed: %s", address, message, level=level)
 
 
 # --- the progress of connections
@@ -239,18 +239,18 @@ class ProgressSample(NamedTuple):
     #: True if a request is in progress.
     is_busy: bool
     #: Bytes of responses that the client has read, and has not read.
-    taken_bytes: int
-    untaken_bytes: int
+    read_bytes: int
+    unread_bytes: int
 
 
 class ProgressTracker:
     """Compares successive samples of one connection."""
 
-    __slots__ = ("_idle_s", "_moved_bytes", "_request_s", "_requests", "_taken_bytes", "is_slow")
+    __slots__ = ("_idle_s", "_moved_bytes", "_read_bytes", "_request_s", "_requests", "is_slow")
 
     def __init__(self) -> None:
         self._requests = 0
-        self._taken_bytes = 0
+        self._read_bytes = 0
         self._moved_bytes = 0
         #: True if the client moved hardly any bytes since the previous check, though it could have.
         self.is_slow = False
@@ -259,20 +259,20 @@ class ProgressTracker:
         #: Seconds without bytes received or sent.
         self._idle_s = 0.0
 
-    def look(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
+    def check(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
         """Check the connection again. If it should be closed, return the reason as a keyword and as a sentence."""
-        moved_bytes = sample.taken_bytes + sample.partial_bytes
+        moved_bytes = sample.read_bytes + sample.partial_bytes
         self.is_slow = (
             sample.requests == self._requests
-            and (sample.is_reading or sample.untaken_bytes > 0)
+            and (sample.is_reading or sample.unread_bytes > 0)
             and moved_bytes - self._moved_bytes < SLOW_BYTES_PER_S * elapsed_s
         )
         self._moved_bytes = moved_bytes
-        if sample.requests != self._requests or sample.taken_bytes != self._taken_bytes:
+        if sample.requests != self._requests or sample.read_bytes != self._read_bytes:
             if sample.requests != self._requests:
                 self._request_s = 0.0
-            self._requests, self._taken_bytes, self._idle_s = sample.requests, sample.taken_bytes, 0.0
-        if sample.untaken_bytes:
+            self._requests, self._read_bytes, self._idle_s = sample.requests, sample.read_bytes, 0.0
+        if sample.unread_bytes:
             return self._unread(sample, elapsed_s, timeouts)
         if not sample.is_reading or sample.is_busy:
             self._idle_s = 0.0
@@ -286,7 +286,7 @@ class ProgressTracker:
         self._idle_s += elapsed_s
         if self._idle_s < timeouts.idle_s:
             return None
-        return "unread", f"{sample.untaken_bytes:,} bytes of responses were not read for {self._idle_s:.0f} s"
+        return "unread", f"{sample.unread_bytes:,} bytes of responses were not read for {self._idle_s:.0f} s"
 
     def _late(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
         self._request_s += elapsed_s
@@ -319,16 +319,16 @@ class ConnectionMonitor:
         """Check periodically until cancelled."""
         while True:
             await asyncio.sleep(self._every_s)
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check all connections once."""
         limits = self._limits
         for connection in list(self._connections()):
             if connection.is_gone:
                 connection.abort()
                 continue
-            late = connection.progress.look(connection.sample(), self._every_s, limits.timeouts)
+            late = connection.progress.check(connection.sample(), self._every_s, limits.timeouts)
             if late is not None:
                 connection.refuse(*late)
         limits.rate_limited_log.report_suppressed()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("sawlog.broker")
 
 #: Lifetime of the cached list of brokers.
-_LOOK_S = 0.05
+_CACHED_S = 0.05
 
 Kind = Literal["group", "transaction", "partition"]
 
@@ -43,14 +43,14 @@ class ClusterMembership:
         #: Id of this broker, once it has joined.
         self.id = -1
         self._ids: tuple[int, ...] = ()
-        self._looked = Stopwatch()
+        self._refreshed = Stopwatch()
 
     async def join(self) -> None:
         """Register this broker before clients are served."""
         config = self._broker.config
         told = config.advertise or config.listen
         self.id = await self._broker.run(self._registry.join, config.node_id, told.host, told.port)
-        self._look()
+        self._refresh()
 
     async def start(self) -> None:
         """Announce that clients can connect, and begin heartbeats."""
@@ -58,7 +58,7 @@ class ClusterMembership:
         if told != (config.advertise or config.listen):  # the port is known only now
             await self._broker.run(self._registry.join, self.id, told.host, told.port)
         await self._broker.run(self._registry.listens)
-        self._look()
+        self._refresh()
         self._beating = asyncio.create_task(self._beat())
 
     async def stop(self) -> None:
@@ -86,13 +86,13 @@ class ClusterMembership:
                     await self._broker.run(self._registry.beat, config.broker_expiry_s)
                 except SawlogError as error:
                     _logger.warning("cannot send a heartbeat: %s", error)
-            self._look()
+            self._refresh()
             self._broker.groups.give_up_others()
 
-    def _look(self) -> Sequence[Node]:
+    def _refresh(self) -> Sequence[Node]:
         found = self._registry.nodes()
         self._ids = tuple(each.id for each in found)
-        self._looked.restart()
+        self._refreshed.restart()
         return found
 
     # --- division of work
@@ -100,7 +100,7 @@ class ClusterMembership:
     def all(self, advertised: Address) -> Sequence[Node]:
         """Return all brokers; this one with the address that the client uses."""
         here = Node(self.id, advertised.host, advertised.port)
-        return [here if each.id == self.id else each for each in self._look()] or [here]
+        return [here if each.id == self.id else each for each in self._refresh()] or [here]
 
     def of(self, kind: Kind, key: str, advertised: Address) -> Node:
         """Return the broker responsible for a key."""
@@ -115,8 +115,8 @@ class ClusterMembership:
     def coordinates(self, kind: Kind, key: str) -> bool:
         """Return whether this broker is responsible, by the same current membership as `of`: with the membership of the
         last heartbeat, a broker could refuse clients that were just sent to it, for seconds."""
-        if self._looked.elapsed_s > _LOOK_S:
-            self._look()
+        if self._refreshed.elapsed_s > _CACHED_S:
+            self._refresh()
         if len(self._ids) < 2:
             return True
         return max(self._ids, key=lambda each: weight(kind, key, each)) == self.id

@@ -147,7 +147,7 @@ class Partitions:
         self._settings: dict[str, dict[str, settings.Value]] = {}
         self._names: dict[bytes, str] = {}
         self._partitions: dict[tuple[str, int], ServedPartition] = {}
-        self._looking: dict[str, asyncio.Future[Topic]] = {}
+        self._lookups: dict[str, asyncio.Future[Topic]] = {}
         self._opening: dict[tuple[str, int], asyncio.Future[ServedPartition]] = {}
 
     # --- topics
@@ -165,12 +165,12 @@ class Partitions:
         found = self._topics.get(name)
         if found is not None:
             return found
-        looking = self._looking.get(name)
-        if looking is None:
-            looking = asyncio.ensure_future(self._broker.run(self._broker.store.topic, name))
-            self._looking[name] = looking
-            looking.add_done_callback(lambda done: _retrieved(done, self._looking.pop(name, None)))
-        return self.remember(await asyncio.shield(looking))
+        lookup = self._lookups.get(name)
+        if lookup is None:
+            lookup = asyncio.ensure_future(self._broker.run(self._broker.store.topic, name))
+            self._lookups[name] = lookup
+            lookup.add_done_callback(lambda done: _retrieved(done, self._lookups.pop(name, None)))
+        return self.remember(await asyncio.shield(lookup))
 
     def remember(self, topic: Topic) -> Topic:
         """Cache the current state of a topic."""
@@ -252,7 +252,7 @@ class Partitions:
         """Look up these topics again, or all cached ones: another process may have changed or deleted them."""
         for each in () if names else self:
             each.rest()
-        found = await self._broker.run(self._look, names or tuple(self._topics))
+        found = await self._broker.run(self._look_up, names or tuple(self._topics))
         for name, topic in found.items():
             if topic is None:
                 self.drop(name)
@@ -264,7 +264,7 @@ class Partitions:
                 if partition is not None:
                     partition.limits = limits
 
-    def _look(self, names: tuple[str, ...]) -> dict[str, Topic | None]:
+    def _look_up(self, names: tuple[str, ...]) -> dict[str, Topic | None]:
         """Return the current topics; None for a deleted one. Runs in a thread."""
         found: dict[str, Topic | None] = {}
         for name in names:

@@ -116,10 +116,10 @@ class Server:
     async def _drop_idle(self) -> None:
         """Drop connections that have not read any of their responses since the last check."""
         while True:
-            before = {each: each.untaken_bytes for each in self._connections}
+            before = {each: each.unread_bytes for each in self._connections}
             await asyncio.sleep(_PATIENCE_S)
             for connection, size in before.items():
-                if size and connection.untaken_bytes == size:
+                if size and connection.unread_bytes == size:
                     connection.abort()
 
     def drop_all(self) -> None:

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("sawlog.broker")
 
 #: Interval between checks for transactions that have timed out or could not be completed.
-_LOOK_S = 0.5
+_SWEEP_S = 0.5
 _LAST_EPOCH = 2**15 - 2
 #: Number of attempts after conflicts with other brokers.
 _ATTEMPTS = 10
@@ -139,7 +139,7 @@ _T = TypeVar("_T")
 _Method = Callable[Concatenate["TransactionCoordinator", _P], Awaitable[_T]]
 
 
-def _looking_again(work: _Method[_P, _T]) -> _Method[_P, _T]:
+def _retry_if_stale(work: _Method[_P, _T]) -> _Method[_P, _T]:
     """Retry a method that failed because of stale entries, if brokers share the stored entries."""
 
     @wraps(work)
@@ -169,7 +169,7 @@ class TransactionCoordinator:
         #: Decoded entries, with the fields they were decoded from.
         self._decoded: dict[str, tuple[Mapping[str, object], TransactionEntry]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
 
     # --- lifecycle
 
@@ -188,22 +188,22 @@ class TransactionCoordinator:
                 broker.groups.restage_offsets(entry.producer_id, group, _offsets_of(staged))
             if entry.state.is_decided:
                 await self._try_to_complete(name, entry)
-        self._looking = asyncio.create_task(self._look())
+        self._sweeping = asyncio.create_task(self._sweep())
 
     async def close(self) -> None:
         """Stop. Pending transactions remain as they are stored."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
             with suppress(asyncio.CancelledError):
-                await self._looking
+                await self._sweeping
         if self._stored is not None:
             await self._broker.run(self._stored.close)
             self._stored = None
 
-    async def _look(self) -> None:
+    async def _sweep(self) -> None:
         """Periodically abort transactions that time out, complete decided ones, and drop unused ids."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_SWEEP_S)
             now, expiry_ms = now_ms(), self._broker.config.transactional_id_expiration_ms
             for name, entry in self.entries().items():
                 late = entry.state is TransactionState.ONGOING and now > entry.started_ms + entry.timeout_ms
@@ -274,7 +274,7 @@ class TransactionCoordinator:
 
     # --- producers
 
-    @_looking_again
+    @_retry_if_stale
     async def init_producer(self, name: str | None, timeout_ms: int, known: tuple[int, int]) -> tuple[int, int]:
         """Return the producer id and epoch for a client. `known` is the pair it has, or (-1, -1)."""
         if name is None:
@@ -330,7 +330,7 @@ class TransactionCoordinator:
 
     # --- a transaction
 
-    @_looking_again
+    @_retry_if_stale
     async def add_partitions(
         self, name: str, producer_id: int, epoch: int, shares: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
@@ -374,7 +374,7 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is not complete yet")
         return entry
 
-    @_looking_again
+    @_retry_if_stale
     async def add_offsets(self, name: str, producer_id: int, epoch: int, group: str) -> None:
         """Allow a transaction to commit offsets of a group."""
         self._check_coordinator(name)
@@ -384,7 +384,7 @@ class TransactionCoordinator:
                 begun = _begun(entry)
                 await self._save(name, replace(begun, offsets={group: [], **begun.offsets}))
 
-    @_looking_again
+    @_retry_if_stale
     async def commit_offsets(
         self,
         name: str,
@@ -409,7 +409,7 @@ class TransactionCoordinator:
             await self._save(name, made)
             return codes
 
-    @_looking_again
+    @_retry_if_stale
     async def end(self, name: str, producer_id: int, epoch: int, *, commit: bool) -> None:
         """Commit or abort. The outcome is durable on return."""
         self._check_coordinator(name)

@@ -71,7 +71,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def blocked(broker: Broker) -> int:
     """Return the number of connections with responses that neither the client nor the kernel accepts."""
-    return sum(each.untaken_bytes > 0 for each in list(broker._live().server._connections))
+    return sum(each.unread_bytes > 0 for each in list(broker._live().server._connections))
 
 
 def with_settings(**settings: object) -> pytest.MarkDecorator:

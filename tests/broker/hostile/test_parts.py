@@ -326,9 +326,9 @@ def test_a_length_that_cannot_be_is_refused_and_says_what_it_looks_like(
 
 PATIENCE = ConnectionTimeouts(first_frame_s=10, frame_s=30, idle_s=600, frame_bytes_per_s=1000)
 NEW = ProgressSample(
-    requests=0, partial_bytes=0, expected_bytes=0, is_reading=True, is_busy=False, taken_bytes=0, untaken_bytes=0
+    requests=0, partial_bytes=0, expected_bytes=0, is_reading=True, is_busy=False, read_bytes=0, unread_bytes=0
 )
-OLD = NEW._replace(requests=5, taken_bytes=500)
+OLD = NEW._replace(requests=5, read_bytes=500)
 
 
 def same(seen: ProgressSample, second: int) -> ProgressSample:
@@ -340,9 +340,9 @@ def closed_after(
 ) -> tuple[int, str] | None:
     """After how many seconds a connection that looks like this is closed, and why; within an hour."""
     pace = ProgressTracker()
-    pace.look(seen, 0, PATIENCE)
+    pace.check(seen, 0, PATIENCE)
     for second in range(1, 3600):
-        late = pace.look(changes(seen, second), 1, PATIENCE)
+        late = pace.check(changes(seen, second), 1, PATIENCE)
         if late is not None:
             return second, late[0]
     return None
@@ -356,7 +356,7 @@ def closed_after(
         pytest.param(OLD, (600, "idle"), id="has nothing to say any more"),
         pytest.param(OLD._replace(partial_bytes=1, expected_bytes=100), (30, "slow"), id="half a request"),
         pytest.param(OLD._replace(partial_bytes=1, expected_bytes=90_000), (90, "slow"), id="much to send"),
-        pytest.param(OLD._replace(untaken_bytes=9), (600, "unread"), id="does not read"),
+        pytest.param(OLD._replace(unread_bytes=9), (600, "unread"), id="does not read"),
         pytest.param(OLD._replace(is_busy=True), None, id="waits for an answer"),
         pytest.param(NEW._replace(is_reading=False, partial_bytes=9), None, id="is not read from"),
     ],
@@ -371,8 +371,8 @@ def test_a_byte_per_second_is_no_progress() -> None:
 
 def test_a_connection_that_makes_progress_is_not_closed() -> None:
     assert closed_after(OLD, lambda seen, second: seen._replace(requests=5 + second // 500)) is None
-    unread = OLD._replace(untaken_bytes=100_000)
-    assert closed_after(unread, lambda seen, second: seen._replace(taken_bytes=500 + second // 500)) is None
+    unread = OLD._replace(unread_bytes=100_000)
+    assert closed_after(unread, lambda seen, second: seen._replace(read_bytes=500 + second // 500)) is None
 
 
 # --- lines
@@ -382,11 +382,11 @@ def test_a_flood_of_lines_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -
     now = 0.0
     rate_limited_log = RateLimitedLog(lambda: now, max_lines=3, window_s=60)
     for number in range(1000):
-        rate_limited_log.tell("size", "line %s", number)
-    rate_limited_log.tell("other", "another line")
+        rate_limited_log.log("size", "line %s", number)
+    rate_limited_log.log("other", "another line")
     assert [record.getMessage() for record in caplog.records] == ["line 0", "line 1", "line 2", "another line"]
     now = 61.0
-    rate_limited_log.tell("size", "line again")
+    rate_limited_log.log("size", "line again")
     rate_limited_log.report_suppressed()
     assert [record.getMessage() for record in caplog.records[4:]] == [
         "997 more lines like those about 'size' were left out",
@@ -398,7 +398,7 @@ def test_suppressed_lines_are_reported_even_if_none_follows(caplog: pytest.LogCa
     now = 0.0
     rate_limited_log = RateLimitedLog(lambda: now, max_lines=1, window_s=60)
     for _ in range(3):
-        rate_limited_log.tell("size", "line", level=logging.ERROR)
+        rate_limited_log.log("size", "line", level=logging.ERROR)
     rate_limited_log.report_suppressed()
     now = 60.0
     rate_limited_log.report_suppressed()
@@ -412,7 +412,7 @@ def test_suppressed_lines_are_reported_even_if_none_follows(caplog: pytest.LogCa
 def test_suppressed_lines_are_reported_when_the_broker_stops(caplog: pytest.LogCaptureFixture) -> None:
     rate_limited_log = RateLimitedLog(lambda: 0.0, max_lines=1, window_s=60)
     for _ in range(3):
-        rate_limited_log.tell("size", "line")
+        rate_limited_log.log("size", "line")
     rate_limited_log.end()
     rate_limited_log.end()
     assert [record.getMessage() for record in caplog.records] == [

@@ -200,7 +200,7 @@ class Authenticator:
     def failed(self, host: str, reason: str) -> None:
         """Count and log a failed authentication."""
         self._broker.metrics.rejected["authentication"] += 1
-        self._broker.limits.rate_limited_log.tell("authentication", "authentication of %s failed: %s", host, reason)
+        self._broker.limits.rate_limited_log.log("authentication", "authentication of %s failed: %s", host, reason)
 
     async def matches(self, user: str, password: str) -> bool:
         """Return whether the password is that of an existing user."""
