@@ -255,11 +255,10 @@ class Printer:
         sample = list(islice(rows, sample_rows))
         if not sample and sample_rows:
             return
+        values = [_getter(row) for row in sample]
 
         def measure(some: Sequence[Column]) -> list[int]:
-            cells = [
-                [column.heading, *(_shown(column, _getter(row)(column.name)) for row in sample)] for column in some
-            ]
+            cells = [[column.heading, *(_shown(column, value(column.name)) for value in values)] for column in some]
             return [max(map(display_width, each)) for each in cells]
 
         whole = columns
@@ -267,7 +266,7 @@ class Printer:
             columns = fitted(columns, measure, self.width)
         widths = measure(columns)
         numbers = {int, float, type(None)}
-        kinds = [{type(_getter(row)(column.name)) for row in sample} for column in columns]
+        kinds = [{type(value(column.name)) for value in values} for column in columns]
         right = [bool(sample) and each <= numbers for each in kinds]
         yield self._strong(_aligned([column.heading for column in columns], widths, right))
         for row in chain(sample, rows):

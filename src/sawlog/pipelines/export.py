@@ -86,10 +86,23 @@ class TableExportReport:
 
 def check_params(params: ExportParams) -> None:
     """Raise for errors that can be detected without Spark."""
-    _check(params)
+    if params.format not in FORMATS:
+        raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
+    if params.schema is not None and not params.json:
+        raise InvalidConfig("a schema is for parsing JSON: also give json")
+    unknown = [name for name in params.by if name not in _BY]
+    if unknown or len(set(params.by)) < len(params.by):
+        raise InvalidConfig(f"by must be a selection of {', '.join(_BY)}, not {', '.join(params.by)}")
+    for name in ("max_records", "file_bytes"):
+        if getattr(params, name) < 1:
+            raise InvalidConfig(f"{name} must be at least 1, not {getattr(params, name)}")
+    running.check_interval("every_s", params.every_s)
     check_local(params.target, "the target of an export")
     running.check_topic(params.data, params.topic)
-    _check_target(Path(params.target).absolute())
+    target = Path(params.target).absolute()
+    # A mistyped path must not mix exported files with others.
+    if target.is_dir() and not (target / STATE_DIRECTORY).is_dir() and any(target.iterdir()):
+        raise InvalidConfig(f"{target} is neither empty nor the target of an export; choose another directory")
     if params.format == "delta":
         check_package("delta")
 
@@ -116,28 +129,6 @@ def run(spark: SparkSession, params: ExportParams, progress: Advance | None = No
             sink.compact()
     counts = flow.records, flow.batches, sink.merged_files, sink.new_files
     return TableExportReport(params.topic, str(target), params.format, *counts, flow.stopped)
-
-
-def _check(params: ExportParams) -> None:
-    if params.format not in FORMATS:
-        raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
-    if params.schema is not None and not params.json:
-        raise InvalidConfig("a schema is for parsing JSON: also give json")
-    unknown = [name for name in params.by if name not in _BY]
-    if unknown or len(set(params.by)) < len(params.by):
-        raise InvalidConfig(f"by must be a selection of {', '.join(_BY)}, not {', '.join(params.by)}")
-    for name in ("max_records", "file_bytes"):
-        if getattr(params, name) < 1:
-            raise InvalidConfig(f"{name} must be at least 1, not {getattr(params, name)}")
-    if params.every_s is not None and params.every_s <= 0:
-        raise InvalidConfig(f"every_s must be a number of seconds above 0, not {params.every_s}")
-
-
-def _check_target(target: Path) -> None:
-    """Refuse a directory that is neither empty nor an export's: a mistyped path must not mix exported files with
-    others."""
-    if target.is_dir() and not (target / STATE_DIRECTORY).is_dir() and any(target.iterdir()):
-        raise InvalidConfig(f"{target} is neither empty nor the target of an export; choose another directory")
 
 
 def _sink(params: ExportParams, notes: FileDirectory, name: str) -> DeltaTarget | ParquetTarget:

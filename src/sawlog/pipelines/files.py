@@ -229,11 +229,8 @@ def _or_complain(cell: Column, found: Column, name: str, what: str) -> Column:
 
     why = F.concat(F.col("place"), F.lit(f": column {name!r} is not {what}: '"), F.substring(cell, 1, 80), F.lit("'"))
     wrong = (cell != "") & found.isNull()
-    return F.when(wrong, F.raise_error(why).cast("string").try_cast(_kind_of(what))).otherwise(found)
-
-
-def _kind_of(what: str) -> str:
-    return "timestamp" if what == "a time" else what
+    kind = "timestamp" if what == "a time" else what
+    return F.when(wrong, F.raise_error(why).cast("string").try_cast(kind)).otherwise(found)
 
 
 # --- columns

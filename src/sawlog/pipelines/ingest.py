@@ -104,12 +104,22 @@ class IngestReport:
 
 def check_params(params: IngestParams) -> None:
     """Raise for errors that can be detected without Spark."""
-    _check(params)
+    if params.format not in FORMATS:
+        raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
+    running.check_interval("every_s", params.every_s)
+    if params.files < 1:
+        raise InvalidConfig(f"files must be at least 1, not {params.files}")
+    if params.compression is not None and params.compression not in CODECS:
+        raise InvalidConfig(f"compression must be one of {', '.join(CODECS)}, not {params.compression!r}")
     check_topic_name(params.topic)
     source = _source(params.source)
     if "://" not in source and not Path(source).exists() and not glob.has_magic(source):
         raise InvalidConfig(f"no such file or directory: {source}")
-    _check_columns(params, _form(params, source))
+    form = _form(params, source)
+    if form == "text" and (params.key or params.timestamp):
+        raise InvalidConfig("lines of text have no columns: key and timestamp are for json, csv and parquet")
+    if form in LINES and (params.value or params.schema):
+        raise InvalidConfig(f"{form} lines are stored unchanged: value and schema are for csv and parquet")
 
 
 def run(spark: SparkSession, params: IngestParams, progress: Advance | None = None) -> IngestReport:
@@ -136,24 +146,6 @@ def run(spark: SparkSession, params: IngestParams, progress: Advance | None = No
 def place(root: Path, topic: str, source: str) -> Path:
     """Return the directory for the progress of a topic and source."""
     return root / "pipelines" / f"ingest-{quoted(topic)}-{hashlib.sha256(source.encode()).hexdigest()[:12]}"
-
-
-def _check(params: IngestParams) -> None:
-    if params.format not in FORMATS:
-        raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
-    if params.every_s is not None and params.every_s <= 0:
-        raise InvalidConfig(f"every_s must be a number of seconds above 0, not {params.every_s}")
-    if params.files < 1:
-        raise InvalidConfig(f"files must be at least 1, not {params.files}")
-    if params.compression is not None and params.compression not in CODECS:
-        raise InvalidConfig(f"compression must be one of {', '.join(CODECS)}, not {params.compression!r}")
-
-
-def _check_columns(params: IngestParams, form: str) -> None:
-    if form == "text" and (params.key or params.timestamp):
-        raise InvalidConfig("lines of text have no columns: key and timestamp are for json, csv and parquet")
-    if form in LINES and (params.value or params.schema):
-        raise InvalidConfig(f"{form} lines are stored unchanged: value and schema are for csv and parquet")
 
 
 def _form(params: IngestParams, source: str) -> str:
@@ -237,16 +229,12 @@ class _FileIngester:
         writer = writer.option("topic", self._params.topic)
         if self._params.compression is not None:
             writer = writer.option("compression", self._params.compression)
-        writer.option("txnAppId", self._query()).option("txnVersion", str(version)).save()
+        query = json.loads((Path(self._directory.path) / CHECKPOINT / "metadata").read_text())["id"]
+        writer.option("txnAppId", query).option("txnVersion", str(version)).save()
         counted = seen.get
         self.records += counted["records"]
         self.without_key += counted["without_key"]
         self.transactions += 1
-
-    def _query(self) -> str:
-        """Return the id of the streaming query, from its checkpoint."""
-        found = Path(self._directory.path) / CHECKPOINT / "metadata"
-        return str(json.loads(found.read_text())["id"])
 
     def tell(self, progress: Advance | None) -> None:
         """Report the progress since the last call."""

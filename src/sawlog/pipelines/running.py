@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DirectoryLocked, SawlogError
+from ..errors import DirectoryLocked, InvalidConfig, SawlogError
 from ..spark import register
 from ..spark import session as local_session
 from ..spark.session import find_java
@@ -108,6 +108,12 @@ def check_topic(data: str, topic: str | None) -> None:
     with DirectoryStore.open(data, "r") as store:
         if topic is not None:
             store.topic(topic)
+
+
+def check_interval(name: str, seconds: float | None) -> None:
+    """Raise unless an interval is positive or None."""
+    if seconds is not None and seconds <= 0:
+        raise InvalidConfig(f"{name} must be a number of seconds above 0, not {seconds}")
 
 
 @contextmanager

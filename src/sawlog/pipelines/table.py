@@ -20,7 +20,7 @@ soon as it has caught up with the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -41,7 +41,7 @@ from ..store.table_info import TableInfo
 from ..tables import columns as ddl
 from ..tables import files
 from ..tables.columns import RECORD, check_names, evolved, table_schema, value_fields, value_schema
-from ..tables.formats import FORMATS, DataFile, Mark, TableIdentity, TableSnapshot, check_package
+from ..tables.formats import FORMATS, Mark, TableIdentity, TableSnapshot, check_package
 from . import running, targets
 from .rounds import STATE_DIRECTORY, Frontier, RoundFiles, RoundResult, Rounds
 from .running import Advance
@@ -123,8 +123,7 @@ def check_params(params: TableParams) -> None:
     for name, least in (("max_records", 1), ("file_bytes", 1), ("merge_from", 0), ("keep_s", 0)):
         if getattr(params, name) < least:
             raise InvalidConfig(f"{name} must be at least {least}, not {getattr(params, name)}")
-    if params.freshness_s is not None and params.freshness_s <= 0:
-        raise InvalidConfig(f"freshness_s must be a number of seconds above 0, not {params.freshness_s}")
+    running.check_interval("freshness_s", params.freshness_s)
     check_package(params.format)
     _given_fields(params)
     running.check_topic(params.data, params.topic)
@@ -385,12 +384,9 @@ class _Job:
             return
         for group in files.groups(found.data, self._params.file_bytes, least=max(least, 2)):
             work = self._rounds.begin()
-            files.write_together([each.path for each in group], _merged_path(work, group, found.by), found.schema)
+            divided = group[0].divided  # the same for all: the new file belongs to their directory
+            levels = [f"{name}={divided[name]}" for name in found.by if name in divided]
+            made = work.files.joinpath(*levels, "merged.parquet")
+            files.write_together([each.path for each in group], made, found.schema)
             self._new += self._rounds.swap(work, group, found.schema, found.marks)
             self._merged += len(group)
-
-
-def _merged_path(work: RoundFiles, group: Sequence[DataFile], by: Sequence[str]) -> Path:
-    """Return a path in the same partition directories as the files that it replaces."""
-    levels = [f"{name}={group[0].divided[name]}" for name in by if name in group[0].divided]
-    return work.files.joinpath(*levels, "merged.parquet")
