@@ -15,7 +15,7 @@ from sawlog.cli import offsets, units
 from sawlog.errors import CorruptBatch, CorruptFile, InvalidConfig
 from sawlog.log.checkpoint import Checkpoint, TurnNote
 from sawlog.log.maintenance_state import MaintenanceState
-from sawlog.log.transaction_index import ProducersFile
+from sawlog.log.producers import ProducersFile
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory, checksummed
 from sawlog.storage.checksummed import FIELD, LINE, TitledFile

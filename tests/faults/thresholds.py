@@ -57,9 +57,9 @@ TABLE: tuple[Threshold, ...] = (
         2000,
     ),
     # Sizes of one batch, one placement, one file.
-    _one("log.tables:_GROUP_BYTES", 100, 500, 1500),
+    _one("log.writer:_GROUP_BYTES", 100, 500, 1500),
     _one(
-        "log.writer:BATCH_BYTES log.log:BATCH_BYTES log.tables:BATCH_BYTES "
+        "log.writer:BATCH_BYTES log.log:BATCH_BYTES "
         "store.directory.transactions.transaction:BATCH_BYTES "
         "store.directory.topic:DirectoryTopic.writer(batch_bytes) log.writer:Writer.__init__(batch_bytes) "
         "store.directory.topic:BATCH_BYTES "

@@ -22,9 +22,9 @@ from sawlog.errors import (
 from sawlog.log import slices
 from sawlog.log.files import PRODUCERS
 from sawlog.log.lookup import Lookup
+from sawlog.log.producers import ProducersFile
 from sawlog.log.segment import Segment
-from sawlog.log.transaction_index import ENTRY, AbortedTransaction, ProducersFile, TransactionIndex
-from sawlog.log.transactions import Transactions
+from sawlog.log.transactions import ENTRY, AbortedTransaction, TransactionIndex, Transactions
 from sawlog.storage.checksummed import LINE
 
 from ..batch.clients import kafka_python

@@ -23,8 +23,8 @@ from ..errors import CorruptFile
 from ..log.checkpoint import Checkpoint
 from ..log.epochs import Epochs
 from ..log.files import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, REMOTE, TIME_INDEX, VISIBLE
+from ..log.producers import ProducerBatch, ProducersFile
 from ..log.remote import RemoteSegments
-from ..log.transaction_index import ProducerBatch, ProducersFile
 from ..storage import FileDirectory, checksummed
 from .codes import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of

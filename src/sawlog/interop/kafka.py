@@ -43,8 +43,7 @@ from ..log.batches import Chunk, names_batch
 from ..log.files import INDEX, file_name
 from ..log.log import Log
 from ..log.segment import Segment
-from ..log.transaction_index import OpenTransaction
-from ..log.transactions import Transactions, aborted_rows, overlapping
+from ..log.transactions import OpenTransaction, Transactions, aborted_rows, overlapping
 from ..storage import Directory, FileDirectory, SharedFileLock, Storage
 from . import kafka_files as files
 from .foreign import (

@@ -50,8 +50,7 @@ from ..log.files import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from ..log.index import SegmentIndex
 from ..log.ingest import rows_of
 from ..log.log import Log
-from ..log.transaction_index import encode_kafka_index
-from ..log.transactions import Transactions
+from ..log.transactions import Transactions, encode_kafka_index
 from ..storage import Directory, FileDirectory, Storage
 from . import kafka_files as files
 from .exporting import check_options, segment_bytes_of

@@ -94,6 +94,7 @@ class ActiveSegment(kernel.ActiveSegmentFields):
         if segment is not segments.active:  # the next one was created and is not used yet
             segments.set(each for each in segments.all if each.base_offset <= segment.base_offset)
         segment.truncate_to((offset, position))
+        self._room = None, 0, 0  # the first timestamp may have gone
         try:
             delete_above(self._directory, segment.base_offset)
             if segment.storage.size > position:
@@ -147,23 +148,18 @@ class ActiveSegment(kernel.ActiveSegmentFields):
                 f"a batch of {size_bytes:,} bytes does not fit into a segment of {config.segment_bytes:,} bytes; raise "
                 "segment_bytes, append fewer records at once, or stream the record with append_stream"
             )
-        if size == 0:
-            return segment
         age = config.segment_age_ms
-        if (
+        first = segment.index.first_timestamp if size else timestamp
+        if size and (
             size + size_bytes > config.segment_bytes
-            or (
-                age is not None
-                and timestamp - segment.index.first_timestamp > age
-                and segment.index.first_timestamp >= 0
-            )
+            or (age is not None and timestamp - first > age and first >= 0)
             or segment.index.size_bytes + 12 > config.max_index_bytes
             or offset - segment.base_offset + count > MAX_SPAN
         ):
             return self.rotate()
         # The index has at most one entry per `index_interval_bytes`, so its size need not be checked every time.
         entries = config.max_index_bytes // TIME_ENTRY_BYTES - 4
-        newest = kernel.MAX_TIMESTAMP if age is None else max(segment.index.first_timestamp, 0) + age
+        newest = kernel.MAX_TIMESTAMP if age is None else max(first, 0) + age
         self._room = segment, min(config.segment_bytes, entries * config.index_interval_bytes), newest
         return segment
 

@@ -4,7 +4,7 @@
 00000000000000001234.log         batches; the number is the first offset that may be in it
 00000000000000001234.index       sparse offsets, see index.py
 00000000000000001234.timeindex   sparse times
-00000000000000001234.txnindex    aborted transactions, see transaction_index.py
+00000000000000001234.txnindex    aborted transactions, see transactions.py
 LOCK                             held by the writer; never deleted
 checkpoint                       watermark, log start, clean-shutdown mark, see checkpoint.py
 producers                        state of idempotent producers, see producers.py

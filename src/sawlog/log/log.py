@@ -29,7 +29,7 @@ from ..batch.build import NO_PRODUCER, Producer
 from ..batch.header import DEFAULT_COLUMNS, Rows
 from ..batch.inputs import HeadersInput, RecordInput, TableInput
 from ..batch.kernel import Record
-from ..clock import milliseconds
+from ..clock import milliseconds, now_ms
 from ..closing import Closing
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, MaintenanceConfig, whole_number
 from ..display import counted, size_text
@@ -37,7 +37,7 @@ from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, S
 from ..isolation import Isolation, is_committed
 from ..storage import Directory, MemoryDirectory
 from ..store.base import Partition
-from . import checkpoint, compaction, ingest, maintenance, markers, retention, tiering
+from . import checkpoint, compaction, ingest, maintenance, retention, tiering
 from . import open as access
 from . import streams as streaming
 from .appender import Appender
@@ -52,11 +52,10 @@ from .recovery import RecoveryReport
 from .remote import RemoteLog, RemoteSource
 from .retention import RetentionReport
 from .segments import SegmentSet
-from .tables import append_table
 from .tiering import ShippedSegments
-from .transaction_index import OpenTransaction
+from .transactions import OpenTransaction, marker
 from .verify import VerifyReport, verify
-from .writer import BATCH_BYTES, Writer
+from .writer import BATCH_BYTES, Writer, append_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -432,7 +431,10 @@ class Log(Partition, Closing):
         open. Batches of earlier producer epochs are refused from then on. `ProducerFenced` if a later epoch is
         known."""
         appender = self._access.appender or self._writable()
-        placed = markers.append_marker(appender, producer_id, epoch, coordinator_epoch, commit=commit)
+        data = memoryview(marker(producer_id, epoch, coordinator_epoch, now_ms(), commit=commit))
+        with appender.lock:
+            appender.producers.check_epoch(producer_id, epoch)
+            placed = appender.place_rows(data, ingest.rows_of(data)).start
         if wait:
             appender.settle(placed + 1)
         return placed
@@ -756,7 +758,8 @@ class Log(Partition, Closing):
     @property
     def _held_lock(self) -> object | None:
         """Writer's lock if this process holds it: a new object each time it is taken."""
-        return self._access.appender.held if self._access.appender is not None and self._access.is_locked else None
+        appender = self._access.appender
+        return appender.held if appender is not None and appender.held.held and not self._access.closed else None
 
     def _end_maintenance(self) -> None:
         """Stop maintenance that runs in another thread: it raises `LogClosed` there."""

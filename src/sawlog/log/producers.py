@@ -6,16 +6,31 @@ offsets; one that leaves a gap or comes from an older epoch is refused. The mark
 epoch too and fences older ones as a batch does. The state includes the open and the aborted transactions (see
 transactions.py).
 
-Everything is in the batch headers, so the state is a cache. It is written to the file `producers`
-(transaction_index.py) when a segment is sealed and when the log is closed, and updated from the later headers when it
-is loaded.
+Everything is in the batch headers, so the state is a cache. It is written to the file `producers` when a segment is
+sealed and when the log is closed, and updated from the later headers when it is loaded:
+
+```
+sawlog producers 2 <offset up to which it is valid>
+leader epoch <of that offset>
+segment <first offset of the active segment>
+<id> <epoch> <first sequence> <last sequence> <first offset> <last offset> <timestamp>      one line per batch
+marker <id> <epoch> <coordinator epoch> <offset> <timestamp>                                 the last one of a producer
+open <id> <epoch> <first offset> <last offset> <timestamp>                                   an open transaction
+aborted <id> <first offset> <last offset> <last stable offset>                               in the active segment
+crc32c 1c291ca3
+```
+
+The file is checked like a position: if its epoch ended before its offset, the records that it describes are gone (see
+epochs.py). Format version 1 has no transactions, and sawlog 0.2 wrote no epoch; such a file is checked only against the
+end of the log.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,18 +51,108 @@ from ..batch.read import first_bad_crc
 from ..clock import now_ms
 from ..errors import CorruptBatch, CorruptFile, OutOfOrderSequence, ProducerFenced, ProducerInTransaction
 from ..storage import Directory
+from ..storage.checksummed import TitledFile, parsing
 from .batches import Chunk
 from .epochs import Epochs
 from .files import PRODUCERS
 from .segment import Segment
-from .transaction_index import ProducerBatch, ProducerMarker, ProducersFile
-from .transactions import ALL_VISIBLE, Transactions
+from .transactions import ALL_VISIBLE, AbortedTransaction, OpenTransaction, Transactions
 
 #: Kafka's producers have at most five batches in flight.
 REMEMBERED = 5
 #: Sequence numbers are 31-bit and start again at 0.
 _WRAP = 2**31
 _SPECIAL = TRANSACTIONAL_BIT | CONTROL_BIT
+_FILE = TitledFile("the producer file", "sawlog producers ")
+#: Versions of the format.
+_VERSIONS = ("1", "2")
+_EPOCH, _SEGMENT = "leader epoch ", "segment "
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatch:
+    """A recent batch of a producer, kept for deduplication."""
+
+    producer: int
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class ProducerMarker(NamedTuple):
+    """The last marker of a producer, which ended its last transaction."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    offset: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class ProducersFile:
+    """Content of the file `producers`."""
+
+    offset: int
+    #: -1 if unknown.
+    leader_epoch: int
+    #: First offset of the active segment; -1 if an earlier version wrote the file, without transactions.
+    segment: int
+    batches: list[ProducerBatch] = field(default_factory=list)
+    markers: list[ProducerMarker] = field(default_factory=list)
+    open: list[OpenTransaction] = field(default_factory=list)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+
+    @property
+    def knows_transactions(self) -> bool:
+        """True if the file records transactions."""
+        return self.segment >= 0
+
+    def encode(self) -> bytes:
+        """Encode the file."""
+        lines = [f"{_VERSIONS[-1]} {self.offset}", f"{_EPOCH}{self.leader_epoch}", f"{_SEGMENT}{self.segment}"]
+        lines.extend(_line(*astuple(batch)) for batch in self.batches)
+        lines.extend(_line("marker", *each) for each in self.markers)
+        lines.extend(_line("open", *each) for each in self.open)
+        lines.extend(_line("aborted", *each) for each in self.aborted)
+        return _FILE.encode("\n".join(lines) + "\n")
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducersFile:
+        """Decode the file; raise `CorruptFile` unless every byte is right."""
+        body = _FILE.decode(data)
+        with parsing(_FILE.what):
+            head, *lines = body.decode().splitlines()
+            version, offset = head.split()
+            if version not in _VERSIONS:
+                raise ValueError(f"version {version} is unknown")
+            made = cls(int(offset), -1, -1)
+            if lines and lines[0].startswith(_EPOCH):
+                made.leader_epoch = int(lines.pop(0)[len(_EPOCH) :])
+            if lines and lines[0].startswith(_SEGMENT):
+                made.segment = int(lines.pop(0)[len(_SEGMENT) :])
+            for line in lines:
+                made._add(line.split())
+        return made
+
+    def _add(self, words: list[str]) -> None:
+        if not words:
+            raise ValueError("a line is empty")
+        if words[0] == "marker":
+            self.markers.append(ProducerMarker(*map(int, words[1:])))
+        elif words[0] == "open":
+            self.open.append(OpenTransaction(*map(int, words[1:])))
+        elif words[0] == "aborted":
+            self.aborted.append(AbortedTransaction(*map(int, words[1:])))
+        else:
+            self.batches.append(ProducerBatch(*map(int, words)))
+
+
+def _line(*words: object) -> str:
+    return " ".join(map(str, words))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from .maintenance_state import MaintenanceState, load_state
 from .rebatch import Rebatcher, RewriteCounts, RewriteOptions
 from .replacement import ReplacementFile, TooLarge, finish_swap
 from .segment import Segment
-from .transaction_index import TransactionIndex
+from .transactions import TransactionIndex
 
 #: Maximum number of segments in a run: each stays open during the rewrite.
 MAX_SEGMENTS = 128

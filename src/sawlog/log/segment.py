@@ -23,7 +23,7 @@ from .batches import CHUNK_BYTES, Batches, Chunk
 from .files import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from .index import SegmentIndex
 from .lookup import Lookup
-from .transaction_index import TransactionIndex
+from .transactions import TransactionIndex
 
 if TYPE_CHECKING:
     from .transaction_view import TransactionView

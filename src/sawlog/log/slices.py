@@ -46,8 +46,7 @@ from .log import Log
 from .remote import RemoteSource
 from .segment import Segment
 from .segments import SegmentSet
-from .transaction_index import AbortedTransaction
-from .transactions import aborted_rows
+from .transactions import AbortedTransaction, aborted_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

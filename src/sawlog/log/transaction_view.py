@@ -27,9 +27,17 @@ from ..batch.header import Rows
 from ..errors import CorruptBatch, CorruptFile, StorageError
 from ..storage.forking import forkable
 from .files import PRODUCERS
+from .producers import ProducersFile
 from .segment import Segment
-from .transaction_index import AbortedTransaction, OpenTransaction, ProducersFile, TransactionIndex
-from .transactions import Transactions, aborted_rows, overlapping, replay_segment
+from .transactions import (
+    AbortedTransaction,
+    OpenTransaction,
+    TransactionIndex,
+    Transactions,
+    aborted_rows,
+    overlapping,
+    replay_segment,
+)
 
 if TYPE_CHECKING:
     from .followed_segments import FollowedSegmentSet

@@ -13,8 +13,35 @@ trimmed no longer exists, and the next batch of its producer begins another one:
 arrive at the same state.
 
 The batches contain all of this. `Transactions` is the state at the end of a log, updated batch by batch; the aborted
-transactions of sealed segments are in their `.txnindex` (transaction_index.py). `TransactionView` combines both, and
+transactions of sealed segments are in their `.txnindex` (`TransactionIndex`). `TransactionView` combines both, and
 rebuilds a missing index.
+
+A `.txnindex` has Kafka's layout, big endian:
+
+```
+entries of 34 bytes:  [version i16 = 0][producer id i64][first offset i64][last offset i64][last stable offset i64]
+```
+
+There is one entry per transaction that a marker in the segment aborted, in marker order. Its first offset may be in an
+earlier segment, its last offset is that of the marker, and the last stable offset is the first offset of the earliest
+transaction that was still open then (or the offset after the marker). The file ends with an entry of producer -1, which
+proves that the file is complete and belongs to this segment:
+
+```
+[0][-1][size of the segment in bytes << 32 | CRC-32C of the entries and the rest][last offset of the segment]
+[the first offset of the earliest transaction that is open at the end of the segment, or the offset after it]
+```
+
+A segment has this file if it contains a transactional batch, or if a transaction is open at its end. It is a cache: a
+file that is missing, short, padded, or that belongs to another segment is rebuilt from the batches.
+
+A marker is the control batch that Kafka's coordinators write:
+
+```
+attributes    transactional and control
+producer      id and epoch of the transaction; the sequence is -1
+one record    key [version i16 = 0][type i16: 0 abort, 1 commit], value [version i16 = 0][coordinator epoch i32]
+```
 
 Threads: one updates the state, under the log's lock; any number read it. Shared values are replaced as a whole, or only
 grow.
@@ -22,20 +49,26 @@ grow.
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..batch import kernel
+from ..batch.checksum import crc32c
 from ..batch.header import (
     ABORT_MARKER,
     ATTRIBUTES,
     BASE,
     COMMIT_MARKER,
     CONTROL_BIT,
+    HEADER_BYTES,
     LAST,
     MARKER,
     MARKER_MASK,
@@ -46,15 +79,94 @@ from ..batch.header import (
     Rows,
 )
 from ..batch.read import first_bad_crc
-from ..errors import CorruptBatch
+from ..errors import CorruptBatch, InvalidRecord
 from .batches import Chunk
-from .segment import Segment
-from .transaction_index import AbortedTransaction, OpenTransaction, TransactionIndex
+
+if TYPE_CHECKING:
+    from .segment import Segment
 
 #: Value of `first_open` if no transaction is open.
 NONE_OPEN = 2**63 - 1
 #: A visible end above every offset.
 ALL_VISIBLE = 2**63 - 1
+
+
+#: An entry of a `.txnindex`.
+ENTRY = struct.Struct(">hqqqq")
+_ENDS = struct.Struct(">qq")
+_NO_PRODUCER = -1
+
+
+class AbortedTransaction(NamedTuple):
+    """An aborted transaction, within one partition."""
+
+    producer_id: int
+    #: Offset of its first record.
+    first_offset: int
+    #: Offset of its marker.
+    last_offset: int
+    #: The last stable offset after the abort.
+    last_stable_offset: int
+
+    def encode(self) -> bytes:
+        """Encode the entry of the file."""
+        return ENTRY.pack(0, *self)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionIndex:
+    """The transaction index of a segment."""
+
+    #: In marker order.
+    aborted: tuple[AbortedTransaction, ...]
+    #: The last stable offset at the end of the segment.
+    stable_end: int
+
+    def encode(self, next_offset: int, size_bytes: int) -> bytes:
+        """Encode the file for a segment with this end and size."""
+        entries = encode_kafka_index(self.aborted)
+        end = next_offset - 1, self.stable_end
+        return entries + ENTRY.pack(0, _NO_PRODUCER, _trailer_checksum(entries, size_bytes, *end), *end)
+
+    @classmethod
+    def decode(cls, data: bytes, base_offset: int, next_offset: int, size_bytes: int) -> TransactionIndex | None:
+        """Decode the file; None unless it certainly belongs to this segment."""
+        if not data or len(data) % ENTRY.size:
+            return None
+        entries, last = data[: -ENTRY.size], ENTRY.unpack(data[-ENTRY.size :])
+        stable_end = last[4]
+        if last[:4] != (0, _NO_PRODUCER, _trailer_checksum(entries, size_bytes, *last[3:]), next_offset - 1):
+            return None
+        found = tuple(_entries(entries))
+        if any(not base_offset <= each.last_offset < next_offset for each in found):
+            return None
+        return cls(found, stable_end)
+
+
+def _trailer_checksum(entries: bytes, size_bytes: int, last_offset: int, stable_end: int) -> int:
+    return size_bytes << 32 | crc32c(entries + _ENDS.pack(last_offset, stable_end))
+
+
+def _entries(data: bytes) -> Iterator[AbortedTransaction]:
+    for _, *fields in ENTRY.iter_unpack(data):
+        yield AbortedTransaction(*fields)
+
+
+def encode_kafka_index(aborted: Iterable[AbortedTransaction]) -> bytes:
+    """Encode the file as Kafka does, without the last entry."""
+    return b"".join(each.encode() for each in aborted)
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without a marker so far."""
+
+    producer_id: int
+    epoch: int
+    #: Offsets of its first record, and of its last one so far.
+    first_offset: int
+    last_offset: int
+    #: Timestamp of its first batch, ms since 1970.
+    started_ms: int
 
 
 class Transactions:
@@ -228,3 +340,32 @@ def _checked_rows(chunk: Chunk) -> Rows:
     while (bad := first_bad_crc(chunk.view, rows)) >= 0:
         rows = np.delete(rows, bad, axis=0)
     return rows
+
+
+# --- markers
+
+_ABORT, _COMMIT = 0, 1
+#: The record after its length: attributes, deltas of time and offset, key length 4, key, value length 6, value, no
+#: headers. All varints are zig-zag and of one byte.
+_RECORD = struct.Struct(">bbbbbhhbhib")
+
+
+def marker(producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int, *, commit: bool) -> bytearray:
+    """Return the control batch, without offsets and leader epoch."""
+    for name, value, most in (
+        ("producer id", producer_id, 2**63 - 1),
+        ("producer epoch", epoch, 2**15 - 1),
+        ("coordinator epoch", coordinator_epoch, 2**31 - 1),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise InvalidRecord(f"a marker's {name} must be an integer from 0 to {most}, not {value!r}")
+    body = _RECORD.pack(
+        2 * (_RECORD.size - 1), 0, 0, 0, 2 * 4, 0, _COMMIT if commit else _ABORT, 2 * 6, 0, coordinator_epoch, 0
+    )
+    made = bytearray(HEADER_BYTES + len(body))
+    made[HEADER_BYTES:] = body
+    view = memoryview(made)
+    attributes = TRANSACTIONAL_BIT | CONTROL_BIT
+    kernel.write_header(view, 0, 0, len(made), 0, attributes, 0, timestamp, timestamp, producer_id, epoch, -1, 1)
+    kernel.patch_crc(view, 0, crc32c(view[21:]))
+    return made

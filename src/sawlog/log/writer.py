@@ -1,4 +1,4 @@
-"""Explicit buffering: a writer collects single records into batches.
+"""Records in bulk: `Writer` collects single records into batches, `append_table` encodes an Arrow table.
 
 `Writer.append` *is* the method of the compiled builder: it encodes the record into the open batch and returns. The
 batch is placed when it is full, when it is `linger_ms` old, on `flush` and on `close`. Offsets are known only then;
@@ -12,18 +12,22 @@ the error is raised; the next `flush` retries. Leaving the `with` block flushes,
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 from ..batch import kernel
 from ..batch.build import NO_PRODUCER, Encoded, EncoderOptions, Producer
 from ..batch.inputs import HeadersInput, RecordInput
 from ..closing import Closing
 from ..config import KIB
-from ..errors import InvalidConfig, LogClosed
+from ..errors import InvalidConfig, InvalidRecord, LogClosed
 from ..storage.forking import forkable
-from .appender import Placement
+from . import ingest
+from .appender import Appender, Placement
 from .encoding import Batcher, LingerTimer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: About a thousand records of 100 bytes: large enough to be fast, small enough to find a record quickly.
 BATCH_BYTES = 128 * KIB
@@ -166,3 +170,49 @@ class Writer(Closing):
                 self._target.writers.discard(self)
                 if self._linger_timer is not None:
                     self._linger_timer.end()
+
+
+# --- Arrow tables
+
+#: Bytes encoded before they are placed. A larger table holds the log's lock while the rest is encoded.
+_GROUP_BYTES = 8 << 20
+
+
+def append_table(appender: Appender, table: pa.Table | pa.RecordBatch, expect_offset: int | None) -> range:
+    """Place the rows of a table, all of them or none, and return their offsets."""
+    encoder = appender.encoders.take()
+    try:
+        batches = encoder.table(table, min(BATCH_BYTES, appender.config.segment_bytes // 2 + 1))
+        group, more = _next_group(batches)
+        if more:
+            return _place_groups(appender, group, batches, expect_offset)
+        return _place_group(appender, group, expect_offset)
+    finally:
+        appender.encoders.give_back(encoder)
+
+
+def _place_groups(appender: Appender, group: bytearray, batches: Iterator[Encoded], expect_offset: int | None) -> range:
+    with appender.appending() as first:
+        placed = _place_group(appender, group, expect_offset)
+        more = True
+        while more:
+            group, more = _next_group(batches)
+            if group:
+                placed = _place_group(appender, group, None)
+        return range(first, placed.stop)
+
+
+def _place_group(appender: Appender, group: bytearray, expect_offset: int | None) -> range:
+    if not group:
+        raise InvalidRecord("no record to append")
+    return appender.place_rows(memoryview(group), ingest.rows_of(memoryview(group)), expect_offset)
+
+
+def _next_group(batches: Iterator[Encoded]) -> tuple[bytearray, bool]:
+    """Return the next batches, contiguous and of limited size, and whether more may follow."""
+    group = bytearray()
+    for batch in batches:
+        group += batch.data
+        if len(group) >= _GROUP_BYTES:
+            return group, True
+    return group, False

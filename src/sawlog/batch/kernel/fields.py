@@ -30,7 +30,7 @@ class LookupFields:
 
 @cython.cclass
 class ExtentFields:
-    """Fields of `log.extent.Extent`: the offsets and bytes that a segment covers."""
+    """Fields of `log.batches.Extent`: the offsets and bytes that a segment covers."""
 
     __dict__: dict
     __weakref__: object

@@ -45,9 +45,9 @@ from ...isolation import Isolation, is_committed
 from ...log.appender import Placement
 from ...log.encoding import recipe_of
 from ...log.ingest import rows_of
-from ...log.markers import marker
 from ...log.producers import ProducerInfo
 from ...log.reader import ARROW_ROWS, Fetched
+from ...log.transactions import marker
 from ...log.verify import VerifyReport
 from ...log.writer import BATCH_BYTES, Writer
 

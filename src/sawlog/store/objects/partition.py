@@ -28,7 +28,7 @@ from ...log.ingest import checked_rows
 from ...log.log import SegmentInfo
 from ...log.reader import Fetched
 from ...log.summaries import Blocks
-from ...log.transaction_index import AbortedTransaction
+from ...log.transactions import AbortedTransaction
 from ...log.verify import Problem, VerifyReport
 from ...log.writer import BATCH_BYTES, Writer
 from ..base import PAGE_BYTES, Partition

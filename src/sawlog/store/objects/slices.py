@@ -23,8 +23,7 @@ from ...errors import CorruptBatch, DataLoss, StorageError, TopicNotFound
 from ...isolation import Isolation, is_committed
 from ...log.ingest import rows_of
 from ...log.slices import fail
-from ...log.transaction_index import AbortedTransaction
-from ...log.transactions import aborted_rows
+from ...log.transactions import AbortedTransaction, aborted_rows
 from ..base import PlannedSlice, SliceReader
 from .extent_reader import CHUNK_BYTES, Part, place_rows
 from .session import StoreSession

@@ -23,7 +23,7 @@ from ....config import LogConfig, MaintenanceConfig
 from ....errors import CorruptBatch, LogClosed, StorageError
 from ....log.maintenance import MaintenanceReport, MergeReport
 from ....log.retention import RetentionReport
-from ....log.transaction_index import AbortedTransaction
+from ....log.transactions import AbortedTransaction
 from ... import settings as topic_settings
 from ..journal import checkpoints
 from ..session import StoreSession

@@ -44,8 +44,7 @@ from ....log.maintenance import MergeReport
 from ....log.rebatch import Rebatcher, RewriteCounts, RewriteOptions
 from ....log.replacement import ReplacementFile
 from ....log.segment import Segment
-from ....log.transaction_index import AbortedTransaction
-from ....log.transactions import aborted_rows
+from ....log.transactions import AbortedTransaction, aborted_rows
 from ..extent_reader import described, place_batches
 from ..session import StoreSession
 from ..state.extents import SEGMENTS, STAGED, Extent

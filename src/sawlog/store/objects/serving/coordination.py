@@ -27,7 +27,7 @@ from urllib.parse import unquote
 from ....clock import Stopwatch, now_ms
 from ....errors import Conflict, GroupActive, GroupError, LogClosed, NotCoordinator, TopicNotFound
 from ....log.ingest import rows_of
-from ....log.markers import marker
+from ....log.transactions import marker
 from ....storage.forking import forkable
 from ...base import TopicPartition
 from ...groups import CoordinatorClaim, OffsetChange
