@@ -223,7 +223,7 @@ class Cast:
         actor.resume()
 
     def resume_all(self) -> None:
-        """Resume all actors and end those that were replaced."""
+        """Resume all actors and end the replaced ones."""
         for actor in list(self._actors):
             if actor.name in self._replaced:
                 self._end(actor)

@@ -53,11 +53,11 @@ PARTITIONS = 3
 _STILL_S, _MOVE_S, _ABORT_S = 25.0, 15.0, 5.0
 #: Factor by which these times may grow where everything is slow.
 _SLOWEST = 4
-#: Short times, so that a test need not wait for long until a broker that stands still is left out; but so long that on
-#: a busy machine those that do not stand still are not left out all the time.
+#: Times short enough that a test soon sees the removal of a stalled broker, and long enough that a busy machine
+#: does not lose healthy ones.
 QUICK = ("--set", "broker_heartbeat_s=0.3", "--set", "broker_expiry_s=3", "--set", "refresh_s=0.2")
-#: A client that notices soon that a broker stands still, and who is there. It does not begin again with its bootstrap
-#: servers: with transactions librdkafka 2.16 fails an assertion then.
+#: A client that soon notices a stalled broker and new ones. It does not restart from its bootstrap servers: with
+#: transactions, librdkafka 2.16 then fails an assertion.
 CLIENT = {
     "socket.timeout.ms": 2000,
     "reconnect.backoff.max.ms": 200,
@@ -297,8 +297,8 @@ class Mover(_Worker):
         turn = asyncio.Lock()
         consumer.subscribe(["orders"], listener=_Patient(turn))
         async with asyncio.timeout(still_s) as limit, contextlib.AsyncExitStack() as last:
-            # First the producer, which fences the previous mover: it could still commit after the consumer has asked
-            # where to begin, and what it has moved would be moved again.
+            # First the producer, which fences the previous mover. Otherwise that one could still commit after the
+            # consumer has fetched its start, and its records would be moved again.
             last.push_async_callback(_stopped, producer)
             await producer.start()
             last.push_async_callback(_stopped, consumer)
@@ -502,7 +502,7 @@ class Traffic:
             wait_until(lambda: self.mover is None or self.mover.moved > moved, "more is moved")
 
     def settle(self) -> None:
-        """Wait until every client knows all brokers, since one of those that it knows must be alive later."""
+        """Wait until every client knows all brokers, because later it must know one that is alive."""
         looks = self.watcher.looks + 10
         wait_until(lambda: self.watcher.looks >= looks, "time passes")
 

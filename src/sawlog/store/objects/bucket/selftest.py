@@ -1,4 +1,4 @@
-"""Self-test of object storage (`sawlog store test URL`): verify the guarantees that a store depends on.
+"""Self-test of object storage (`sawlog store test URL`): verify the guarantees that a store needs.
 
 A store is safe if the server creates an object only where none exists, however many clients ask at the same time, and
 shows what was stored to every client at once. Some servers look like S3 and do not: two writers would both be told that
