@@ -11,7 +11,7 @@ CHUNK = 100
 def copy(directory: str) -> None:
     with sawlog.open(directory) as store:
         source = store["orders"].partition(0)
-        # The same number always means the same records, so a repeated transaction is recognised.
+        # Each number stands for the same records in every run, so a repeated transaction is recognised.
         for number in range(source.next_offset // CHUNK):
             with store.transaction(name="copy", sequence=number) as transaction:
                 if transaction.replayed:  # an earlier process has stored it

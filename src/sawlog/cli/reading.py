@@ -141,11 +141,8 @@ class MemberReader:
     """Reads the records that a group has not consumed, as a member of the group."""
 
     def __init__(self, consumer: Consumer, topic: DirectoryTopic | ObjectTopic) -> None:
-        self._consumer = consumer
-        self._places = {
-            number: ReadablePartition(topic.name, number, topic.partition(number)) for number in range(topic.partitions)
-        }
-        self._topic = topic
+        self._consumer, self._topic = consumer, topic
+        self._places: dict[int, ReadablePartition] = {}
 
     def found(self, idle: Callable[[], None] | None) -> Iterator[PartitionRecord]:
         """Yield the records up to the end. With `idle`, also yield later records, and call `idle` before each wait."""
@@ -163,7 +160,7 @@ class MemberReader:
             note("other members of the group have all partitions; --follow waits until one leaves")
 
     def _place(self, number: int) -> ReadablePartition:
-        if number not in self._places:  # the partition was added after this reader opened
+        if number not in self._places:
             self._places[number] = ReadablePartition(self._topic.name, number, self._topic.partition(number))
         return self._places[number]
 

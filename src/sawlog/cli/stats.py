@@ -147,7 +147,8 @@ def _tally(place: NamedLog[Partition], span: Span) -> Tally:
             rows = rows[(rows[:, BASE] < end) & (rows[:, LAST] >= start)]
             first = _oldest(buffer, rows)
             if span.times is not None:
-                rows, first = (each[(rows[:, MAX_TIME] >= since) & (first < until)] for each in (rows, first))
+                inside = (rows[:, MAX_TIME] >= since) & (first < until)
+                rows, first = rows[inside], first[inside]
             begins.append(_begins(rows, first))
             times.append(rows[:, MAX_TIME])
             counts.append(rows[:, COUNT])
