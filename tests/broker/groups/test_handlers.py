@@ -136,7 +136,7 @@ async def test_a_group_needs_a_name(store: DirectoryStore, key: Key, body: dict)
 
 @in_loop
 async def test_members_of_a_group_that_is_not_known_join_again(store: DirectoryStore) -> None:
-    """As after a restart of the broker."""
+    """A restarted broker knows no groups."""
     async with Asked(store) as broker:
         member = {"group_id": "billing", "generation_id": 3, "member_id": "m"}
         assert (await broker.ask(Key.HEARTBEAT, **member))["error_code"] == E.UNKNOWN_MEMBER_ID
@@ -256,7 +256,7 @@ async def test_a_refused_commit_has_an_error_for_each_partition(store: Directory
 async def test_a_negative_offset_says_where_to_begin_and_is_given_back(
     store: DirectoryStore, told: int, stored: int
 ) -> None:
-    """As with Kafka: KafkaJS resets a group so. For who reads without a network it is the end of that moment."""
+    """As in Kafka: KafkaJS resets a group this way. Consumers that open the store directly get the resolved offset."""
     log = store.topic("orders").partition(1)
     log.append_many([b"x"] * 5)
     log.trim(2)

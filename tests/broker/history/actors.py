@@ -47,7 +47,7 @@ class Diary:
 
 
 def common(address: str) -> dict[str, Any]:
-    """It tries again soon when the broker is gone. `SAWLOG_CLIENT_DEBUG=eos,protocol` lets it say what it does."""
+    """Settings that reconnect soon after the broker is gone. `SAWLOG_CLIENT_DEBUG=eos,protocol`: with debug output."""
     debug = os.environ.get("SAWLOG_CLIENT_DEBUG")
     return {
         "bootstrap.servers": address,
@@ -79,8 +79,8 @@ def produce(name: str, address: str, diary: Diary, rng: random.Random) -> None:
             pause_end = time.monotonic() + 0.03
             for _ in range(rng.randrange(1, 30)):
                 _send_next(producer, name, numbers, diary, rng)
-            # It returns as soon as there is something to tell. More records than copiers can copy meanwhile would only
-            # make the end of a run long.
+            # `poll` returns as soon as there is an event. Producing faster than copiers can copy would only prolong the
+            # end of a run.
             while (left := pause_end - time.monotonic()) > 0:
                 producer.poll(left)
             while len(producer) > 2000 and not _ended.is_set():
@@ -170,8 +170,8 @@ class Copier:
                 self._rewind()
 
     def _gather(self) -> list[Any]:
-        """Some messages. After a rebalance everything is fetched again from what was committed, so those before it are
-        dropped; what a poll returns after it has called back belongs to the new assignment."""
+        """Poll some messages. After a rebalance, the consumer fetches from the committed offsets again, so earlier
+        messages are dropped. Messages that a poll returns after the callback belong to the new assignment."""
         gathered: list[Any] = []
         self._rebalanced = False
         deadline = time.monotonic() + 0.1
@@ -186,7 +186,7 @@ class Copier:
         return gathered
 
     def _transact(self, producer: Producer, attempt: str, gathered: list[Any]) -> bool:
-        """Whether it was committed; else it was aborted on purpose."""
+        """Run a transaction; return False if it was aborted on purpose."""
         producer.begin_transaction()
         ends: dict[int, int] = {}
         for each in gathered:
@@ -217,7 +217,7 @@ class Copier:
         return True
 
     def _rewind(self) -> None:
-        """Go back to what was committed."""
+        """Seek to the committed offsets."""
         assigned = self._consumer.assignment()
         if not assigned:
             return
@@ -249,7 +249,7 @@ def _until_done(call: Callable[[], object]) -> None:
 
 
 def _patiently(call: Callable[[], object]) -> bool:
-    """The same for what begins a producer; False if it has to be made again."""
+    """Retry a call that initializes a producer; return False if a new producer is needed."""
     try:
         _until_done(call)
     except KafkaException:
@@ -259,7 +259,7 @@ def _patiently(call: Callable[[], object]) -> bool:
 
 
 def read(name: str, address: str, diary: Diary, rng: random.Random) -> None:
-    """A member of a group that reads what is committed in `out`."""
+    """Read the committed records of `out` as a member of a group."""
     consumer = Consumer(
         {
             **common(address),
@@ -289,7 +289,7 @@ def read(name: str, address: str, diary: Diary, rng: random.Random) -> None:
             try:
                 consumer.commit(asynchronous=False)
             except KafkaException:
-                pass  # nothing to commit, or not a member any more: what is not committed is read again
+                pass  # nothing to commit, or not a member any more: uncommitted records are read again
     consumer.close()
 
 
@@ -347,7 +347,7 @@ def write(name: str, data: str, diary: Diary, rng: random.Random) -> None:
 
 
 def _next_number(path: str, place: str) -> int:
-    """Where earlier lives have come to: the first number that was not told to be stored."""
+    """Return the first number that no earlier process was told to be stored."""
     numbers = [0]
     for diary in Path(path).parent.glob(f"{place}.*.jsonl"):
         for line in diary.read_bytes().split(b"\n")[:-1]:

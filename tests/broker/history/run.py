@@ -134,7 +134,7 @@ def play(
     cast: Mapping[str, int] = CAST,
     strike: Strike | None = None,
 ) -> Outcome:
-    """One history: so many kills, of the broker mostly unless `strike` kills somebody else, then the verdict."""
+    """Run one history with `kills` kills, mostly of the broker unless `strike` chooses differently, and judge it."""
     strike = _strike if strike is None else strike
     rng = random.Random(seed)
     diaries = directory / "diaries"

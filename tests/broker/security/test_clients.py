@@ -216,7 +216,7 @@ def test_a_client_with_a_wrong_password_learns_that_and_not_only_that_the_connec
     mechanism: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It logs what the broker has answered, before it gives up."""
+    """The client logs the response of the broker before it gives up."""
     login = Login(authority.file, mechanism=mechanism, password="wrong")
     with pytest.raises(Exception, match=r"authentication failed with|Unable to bootstrap"):
         CLIENTS[client](tls_broker.address, login, topic)

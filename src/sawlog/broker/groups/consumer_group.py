@@ -36,7 +36,7 @@ from ...store.base import TopicPartition
 from ..config import BrokerConfig
 from ..wire.errors import ErrorCode
 from .assignment import ASSIGNORS, DEFAULT, is_pattern, matching
-from .members import DeadlineTimer
+from .members import DeadlineTimer, member_error
 
 _logger = logging.getLogger("sawlog.broker.groups")
 
@@ -297,13 +297,7 @@ class ConsumerGroup:
 
     def member_error(self, member_id: str, instance_id: str | None = None) -> ErrorCode:
         """Return the error unless this is a member."""
-        if instance_id is not None:
-            known = self._static.get(instance_id)
-            if known is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if known != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
+        return member_error(self._members, self._static, member_id, instance_id)
 
     def epoch_error(self, member_id: str, epoch: int) -> ErrorCode:
         """Return the error unless a member with that epoch may fetch offsets."""

@@ -20,7 +20,7 @@ such as Kafka Connect, store other things there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct, error
 
@@ -276,6 +276,20 @@ class ClassicMember:
         self.answer_sync(SyncResponse(error))
 
 
+def member_error(
+    members: Container[str], static: Mapping[str, str], member_id: str, instance_id: str | None
+) -> ErrorCode:
+    """Return the error unless this is a member. `static` has member ids by instance id: the last static member to join
+    under an instance id counts."""
+    if instance_id is not None:
+        known = static.get(instance_id)
+        if known is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if known != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+    return ErrorCode.NONE if member_id in members else ErrorCode.UNKNOWN_MEMBER_ID
+
+
 class GroupMembers:
     """The members of one group, in the order in which they joined."""
 
@@ -331,15 +345,8 @@ class GroupMembers:
         self._members, self._static, self.leader = {}, {}, None
 
     def error(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return the error unless this is a member. A static member is known by its instance id: the last one to join
-        counts."""
-        if instance_id is not None:
-            known = self._static.get(instance_id)
-            if known is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if known != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
+        """Return the error unless this is a member."""
+        return member_error(self._members, self._static, member_id, instance_id)
 
     def is_compatible(self, request: JoinRequest) -> bool:
         """Return whether the joining member has a protocol in common with all others."""
