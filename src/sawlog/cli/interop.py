@@ -312,21 +312,12 @@ def export(
         began = monotonic()
         with ProgressBar("exporting", 0, "bytes") as bar:
             reports = interop.export_topic(found, target, format=system.value, progress=bar.reach, **options)
+    columns = _EXPORTED if printer.for_people else [*_EXPORTED, *_REMARKS]
     rows = [
-        {
-            "partition": number,
-            "start_offset": each.start_offset,
-            "next_offset": each.next_offset,
-            "records": each.records,
-            "size_bytes": each.size_bytes,
-            "files": list(each.files),
-            "path": each.path,
-            "dropped": dict(each.dropped),
-            "notes": list(each.notes),
-        }
+        {"partition": number, **{column.name: getattr(each, column.name) for column in columns[1:]}}
         for number, each in enumerate(reports)
     ]
-    printer.rows(rows, _EXPORTED if printer.for_people else [*_EXPORTED, *_REMARKS])
+    printer.rows(rows, columns)
     for number, each in enumerate(reports):
         for what, count in each.dropped.items():
             note(f"!! partition {number}: {system.value} cannot store {what}: dropped from {counted(count, 'record')}")
