@@ -1,4 +1,4 @@
-"""Another process that does what it is told, line by line: to read and write beside this one, and to be killed.
+"""Another process that runs commands line by line: to read and write beside this one, and to be killed.
 
 `Elsewhere` runs Python statements and gives the value of expressions; the names that it makes stay for the next line.
 """
@@ -64,7 +64,7 @@ class Elsewhere:
         return bool(select.select([self.process.stdout], [], [], 0)[0])
 
     def end(self) -> Any:
-        """What came of it."""
+        """Wait for the answer of the command that was begun, and return it."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"the other process has ended: {self.process.wait(PATIENCE_S)}"

@@ -414,7 +414,7 @@ def every_call(directory: Directory) -> None:
 
 
 def everything_else(directory: Directory) -> None:
-    """What a log and a store do."""
+    """Run the operations that a log and a store use."""
     with Log.open(directory.child("log", create=True)) as log:
         log.append(b"x")
         log.seal()

@@ -1,4 +1,4 @@
-"""What is special about files: names on a real file system, short writes, locks, and mappings."""
+"""Storage in files: names on a real file system, short writes, locks, and mappings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writer's lock is free as soon as its holder has given it up, whoever has copies of its descriptors."""
+"""The writer's lock is free as soon as its holder releases it, even if other processes have copied descriptors."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_log_that_is_forgotten_gives_up_its_lock(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_nobody_has_any_more_is_free(tmp_path: Path) -> None:
-    """An interrupt may come between its making and whoever asked for it."""
+    """An interrupt may come after the lock was created and before the caller receives it."""
     directory = FileDirectory(tmp_path)
     held = directory.lock("LOCK")
     with pytest.raises(DirectoryLocked):
@@ -149,7 +149,7 @@ def test_an_interrupt_anywhere_in_locking_and_releasing_leaves_the_lock_free(tmp
 
 
 class Stop(BaseException):
-    """What a signal handler raises."""
+    """Exception raised by a signal handler."""
 
 
 def interrupted(work: Callable[[], None], number: int) -> bool:

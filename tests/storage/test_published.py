@@ -1,4 +1,4 @@
-"""Two numbers in a small file: what lies in it, what a reader believes, and what no end of a process can spoil.
+"""The published end, two numbers in a small file: its bytes, the values readers trust, and crashes of the writer.
 
 The promises that hold for every directory are in `DirectorySuite`. Here is the file: its bytes, other starts of the
 machine, damage, stores that were torn, processes that were killed, and directories that have no `published` at all.
@@ -64,7 +64,7 @@ def writer_in(directory: Any, *numbers: tuple[int, int]) -> Published:
 
 
 def loaded(directory: Any) -> tuple[int, int] | None:
-    """What a reader that comes now is told; None also if there is nothing to load from."""
+    """Return the value that a new reader loads; None also if there is no file."""
     found: Published | None = open_published(directory, NAME)
     if found is None:
         return None
@@ -79,7 +79,7 @@ def content(directory: FileDirectory) -> bytes:
 
 
 def put(directory: FileDirectory, data: bytes) -> None:
-    """Other bytes in the same file: whoever has it open sees them."""
+    """Replace the bytes of the file in place, so that every process that has it open sees them."""
     with Path(directory.path, NAME).open("r+b") as file:
         file.write(data)
         file.truncate(len(data))
@@ -179,7 +179,7 @@ def test_writers_by_both_ways_and_readers_by_both_ways_understand_each_other(
         reader.close()
 
 
-# --- what is not believed
+# --- values that readers reject
 
 
 def test_numbers_of_another_start_of_the_machine_are_not_believed(
@@ -286,7 +286,7 @@ def test_random_bytes_are_none(directory: FileDirectory, way: str) -> None:
 def test_a_store_that_is_torn_at_any_byte_leaves_the_older_or_the_newer_value(
     directory: FileDirectory, way: str
 ) -> None:
-    """As if the process were killed in the middle; bytes arrive from the front or from the back."""
+    """The process is killed in the middle of the write; bytes arrive from the front or from the back."""
     writer = writer_in(directory, (100, 1))
     before = content(directory)
     for old, new in pairwise([(100, 1), (257, 1), (257, 2), (5, 3), (5, 3), ((1 << 62) + 1, 4)]):
@@ -317,7 +317,7 @@ def test_a_store_that_is_torn_at_any_byte_leaves_the_older_or_the_newer_value(
 def test_a_write_that_is_refused_leaves_the_numbers_before(
     directory: FileDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the file is written and the disk is full: nobody is told, and nothing breaks."""
+    """If the file is written and not mapped, and the disk is full, the store has no effect and raises nothing."""
     monkeypatch.setattr(published_module, "maps_safely", lambda fd: False)
     writer = writer_in(directory, (7, 1))
 
@@ -403,7 +403,7 @@ def test_a_directory_of_that_name_is_refused(directory: FileDirectory) -> None:
 def test_a_copy_of_the_directory_is_believed_on_the_same_start_of_the_machine(
     directory: FileDirectory, tmp_path: Path
 ) -> None:
-    """Which is why a copy of a log that is open shows no more than the log did."""
+    """So a copy of an open log shows no more than the log did."""
     writer = writer_in(directory, (7, 1))
     shutil.copytree(directory.path, tmp_path / "copy")
     writer.store(8, 1)
@@ -479,7 +479,7 @@ def test_another_process_loads_a_million_stores_without_a_gap_or_a_step_back(
     writer.close()
 
 
-# --- a directory of somebody else's kind
+# --- custom directories
 
 
 class Foreign:

@@ -1,4 +1,4 @@
-"""Connections between processes: who may connect, what arrives, and what is left of processes that end."""
+"""Connections between processes: permissions, delivery, and cleanup after a process ends."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Door:
         return ours, theirs
 
     def close(self) -> None:
-        """Close everything, also those who connected only to see whether we are alive."""
+        """Close all connections, including those of peers that only checked that this process is alive."""
         self.listener.close()
         while not self._ready.empty():
             self._ready.get().close()
@@ -150,7 +150,7 @@ def test_a_listener_that_is_closed_ends_its_connections_and_leaves_no_name(
     door.listener.close()
     door.listener.close()
     refused(errno.ECONNRESET, lambda: ours.receive(1, Deadline(LATE)))
-    read_from.send(b"answer", deadline=Deadline(LATE))  # somebody is reading from this one, and ends it afterwards
+    read_from.send(b"answer", deadline=Deadline(LATE))  # a thread reads from this one and closes it afterwards
     assert busy.receive(6, Deadline(LATE)) == b"answer"
     door.listener.watch(read_from)
     refused(errno.ECONNRESET, lambda: busy.receive(1, Deadline(LATE)))

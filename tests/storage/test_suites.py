@@ -187,7 +187,7 @@ class _ClaimsByWriting(MemoryStorage):
 
 
 class _WithoutPublished(MemoryDirectory):
-    """As somebody has written it before there was `published`."""
+    """A custom directory that does not implement `published`."""
 
     def __getattribute__(self, name: str) -> object:
         if name == "published":

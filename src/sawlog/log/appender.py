@@ -98,7 +98,7 @@ def check_expected(expected: int | None, offset: int) -> None:
         raise OffsetMismatch(expected, offset)
 
 
-#: What `on_lock` appends, before the log is opened to other writers.
+#: Appends of `on_lock`, before the log is opened to other writers.
 _BEGINNING = "beginning"
 _CONTEXTLIB = contextlib.__file__
 
@@ -160,7 +160,7 @@ class Appender(kernel.AppenderFields):
         self.maintenance_lock = MaintenanceLock(directory, self._check_alive, self._holds_lock, lent=lent)
         self.lineage = LogLineage(segments, self.durability, self.checkpoints)
         self.durability_callbacks = DurabilityCallbacks(self.durability, self.must_sync)
-        #: Whether the log is open to other writers than `on_lock`.
+        #: True if the log is open to other writers than `on_lock`.
         self.has_begun = False
         self.block = _BEGINNING
         self.closed = False
@@ -206,7 +206,7 @@ class Appender(kernel.AppenderFields):
         return made
 
     def owns_lock(self) -> bool:
-        """Whether the calling thread owns the lock."""
+        """Return True if the calling thread owns the lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
     def _holds_lock(self) -> bool:
@@ -226,7 +226,7 @@ class Appender(kernel.AppenderFields):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a writer, stream, append block or maintenance task is active that `close` would end."""
+        """True if a writer, stream, append block or maintenance task is active that `close` would end."""
         return (
             bool(self.writers or self.spools)
             or self.streaming.locked()
@@ -432,7 +432,7 @@ class Appender(kernel.AppenderFields):
 
     @property
     def is_between_appends(self) -> bool:
-        """Whether `written_offset` is the end of the log for the calling thread: it has no append open, and written
+        """True if `written_offset` is the end of the log for the calling thread: it has no append open, and written
         records are visible."""
         return self.durability.publishes_written and self.has_begun and not self.owns_lock()
 
@@ -486,14 +486,14 @@ class Appender(kernel.AppenderFields):
 
     @property
     def is_free(self) -> bool:
-        """Whether no other thread has the lock."""
+        """True if no other thread has the lock."""
         if not self.lock.acquire(blocking=False):
             return False
         self.lock.release()
         return True
 
     def must_sync(self) -> bool:
-        """Whether the policy requires an append to wait for the disk now."""
+        """Return True if the policy requires an append to wait for the disk now."""
         return bool(self.placer.must_sync())
 
     def settle(self, offset: int) -> None:
@@ -705,7 +705,7 @@ class OpenBlock:
         self._holding.close()
 
     def is_running(self) -> bool:
-        """Whether the calling thread may be executing the block."""
+        """Return True if the calling thread may be executing the block."""
         if not self._holding.gi_suspended:
             return False
         frame: FrameType | None = sys._getframe(1)
@@ -727,7 +727,7 @@ class AppendBlock:
 
     def __init__(self, appender: Appender, *, settles: bool = False) -> None:
         self._appender = appender
-        #: Whether the end of the block waits for the disk if the durability policy requires it.
+        #: True if the end of the block waits for the disk if the durability policy requires it.
         self._settles = settles
         self._open: OpenBlock | None = None
 

@@ -237,7 +237,7 @@ class AsyncAppender:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a record is in flight."""
+        """True if a record is in flight."""
         return self._flushing
 
     def close(self) -> None:

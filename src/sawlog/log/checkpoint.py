@@ -64,7 +64,7 @@ class Checkpoint:
     undecided: bool = False
     #: (number, bytes) of the segments before `segment`; None: written by an earlier version.
     sealed: tuple[int, int] | None = None
-    #: Whether the file `remote` must exist. False does not say that it must not.
+    #: True if the file `remote` must exist. False does not say that it must not.
     remote: bool = False
 
     def encode(self) -> bytes:

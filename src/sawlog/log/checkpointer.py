@@ -110,7 +110,7 @@ class Checkpointer:
         self._durability = durability
         #: Epochs that the checkpoint names.
         self.epochs = segments.epochs
-        #: Whether the checkpoint says that the file `remote` must exist.
+        #: True if the checkpoint says that the file `remote` must exist.
         self._has_remote = segments.remote is not None
         #: Error of the last failed save. Only makes recovery less precise.
         self.error: StorageError | None = None

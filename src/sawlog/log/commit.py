@@ -68,7 +68,7 @@ Tail = tuple[int, int, int]
 
 
 class Durability(kernel.DurabilityFields):
-    """How far a log is written, visible and durable; makes more of it durable on request."""
+    """Written, visible and durable end of a log; makes more of it durable on request."""
 
     __slots__ = (
         "_leader",
@@ -89,7 +89,7 @@ class Durability(kernel.DurabilityFields):
     epoch: int
     #: The error that stopped writing.
     failure: BaseException | None
-    #: Whether records become visible when they are written; otherwise when they are durable.
+    #: True if records become visible when they are written; otherwise when they are durable.
     publishes_written: bool
     _segments: SegmentSet
 

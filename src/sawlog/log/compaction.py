@@ -48,7 +48,7 @@ _MIN_SLOTS = 1 << 10
 
 @dataclass(slots=True)
 class CompactionReport:
-    """What compaction did."""
+    """Result of one compaction."""
 
     segments_before: int = 0
     segments_after: int = 0

@@ -163,7 +163,7 @@ class Batcher:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every record is known to be stored."""
+        """True if every record is known to be stored."""
         return not self._builder.count and self._builder.taken is None and self._ended is None
 
     # --- one after the other

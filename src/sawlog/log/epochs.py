@@ -131,7 +131,7 @@ def store_epochs(directory: Directory, epochs: Epochs) -> None:
 
 
 def epochs_of(segments: Iterable[Segment], remote: RemoteSegments | None = None) -> tuple[Epochs, bool]:
-    """Rebuild the list from the batches and the part that exists only in the replica. Also return whether the epochs of
+    """Rebuild the list from the batches and the part that exists only in the replica. Also return True if the epochs of
     the batches increase, as this version ensures.
 
     Version 0.2 appended in epoch 0 to what it had imported in later epochs. The epochs below such a step cannot be

@@ -38,7 +38,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 REMOTE = "remote"
 #: A directory with this file is a store of topics, not a log.
 STORE = "sawlog.json"
-#: Where a store keeps its topics, and what the names of their partitions begin with.
+#: Directory of a store's topics, and prefix of the names of their partitions.
 TOPICS, PARTITION = "topics", "partition-"
 LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 TMP, SWAP, DELETED, TORN, QUARANTINED = ".tmp", ".swap", ".deleted", ".torn", ".quarantined"
@@ -69,7 +69,7 @@ def segment_base(name: str) -> int | None:
 
 
 def trimmed_base(name: str) -> int | None:
-    """The base offset if this is what is left of a segment that was trimmed on a full disk."""
+    """Return the base offset if this file is the rest of a segment that was trimmed on a full disk."""
     return segment_base(name.removesuffix(DELETED)) if name.endswith(DELETED) else None
 
 

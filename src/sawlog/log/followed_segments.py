@@ -134,7 +134,7 @@ class FollowedSegmentSet(SegmentSet):
 
     def _reload(self) -> None:
         stamp = self.directory.stamp()
-        # Read before the files, so that they contain at least what was published.
+        # Read before the files, so that they reach at least the published end.
         identity = self.directory.identity(VISIBLE)
         if self._published is None or identity != self._published_identity:
             self._published, self._published_identity = open_published(self.directory, VISIBLE), identity

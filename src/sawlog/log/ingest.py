@@ -159,7 +159,7 @@ def rows_of(data: memoryview) -> Rows:
 
 
 def _without_duplicates(state: ProducerState, rows: Rows) -> tuple[Rows, range]:
-    """Return the batches that are not stored yet, and the offsets of those that are."""
+    """Return the batches that are not stored yet, and the offsets of the stored ones."""
     known = range(0)
     fresh: list[int] = []
     ahead: dict[int, tuple[int, int]] = {}  # producer -> (epoch, next sequence), as if the fresh ones were stored
@@ -253,7 +253,7 @@ def _place(appender: Appender, data: memoryview, rows: Rows, first: int, *, any_
 
 
 def _in_later_epochs(appender: Appender, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
-    """Raise epochs that would decrease, and begin, durably, those that are new to the log."""
+    """Raise epochs that would decrease, and durably begin the epochs that are new to the log."""
     wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], appender.durability.epoch))
     low = np.flatnonzero(rows[:, LEADER_EPOCH] != wanted)
     if len(low):
@@ -474,7 +474,7 @@ def _batches_in(directory: Directory, name: str) -> list[BatchSpan]:
 
 
 def _fits(config: LogConfig, batches: Sequence[BatchSpan]) -> bool:
-    """Whether these batches and their indexes stay within the limits of a segment."""
+    """Return True if these batches and their indexes stay within the limits of a segment."""
     size = sum(size for _, size, _ in batches)
     entries = min(len(batches), size // config.index_interval_bytes + 1)
     return (
@@ -485,7 +485,7 @@ def _fits(config: LogConfig, batches: Sequence[BatchSpan]) -> bool:
 
 
 def _is_plain(rows: Rows) -> bool:
-    """Whether no batch has a producer, whose state would have to be updated."""
+    """Return True if no batch has a producer, whose state would have to be updated."""
     special = (rows[:, ATTRIBUTES] & (CONTROL_BIT | TRANSACTIONAL_BIT)) != 0
     return not (special | (rows[:, PRODUCER_ID] >= 0)).any()
 

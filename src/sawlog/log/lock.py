@@ -23,7 +23,7 @@ from .files import LOCK, WANTED
 
 #: Note of a holder that will release the lock soon.
 MAINTENANCE_NOTE = b"maintenance"
-#: How long a writer waits for maintenance to stop.
+#: Maximum time that a writer waits for maintenance to stop.
 _PATIENCE_S = 60.0
 
 
@@ -55,7 +55,7 @@ def take_lock(directory: Directory, note: bytes = b"") -> Lock:
 
 
 def is_release_requested(directory: Directory) -> bool:
-    """Whether a writer waits for the lock."""
+    """Return True if a writer waits for the lock."""
     return directory.exists(WANTED)
 
 
@@ -85,7 +85,7 @@ class MaintenanceLock:
         self._directory = directory
         self._check_alive = check_alive
         self._is_held = is_held
-        #: Whether the log was opened only for maintenance, which stops when a writer is waiting.
+        #: True if the log was opened only for maintenance, which stops when a writer is waiting.
         self._lent = lent
         self._closing = False
         self._lock = forkable(threading.Lock())
@@ -114,7 +114,7 @@ class MaintenanceLock:
 
     @property
     def is_running(self) -> bool:
-        """Whether a task is running."""
+        """True if a task is running."""
         return self._lock.locked()
 
     def cancel(self) -> None:

@@ -175,7 +175,7 @@ class Log(Partition, Closing):
 
     @property
     def _was_closed_cleanly(self) -> bool:
-        """Whether the last writer closed the log cleanly, according to the checkpoint; False while a writer is open."""
+        """True if the last writer closed the log cleanly, according to the checkpoint; False while a writer is open."""
         try:
             saved = checkpoint.load(self._access.directory)
         except CorruptFile:
@@ -184,23 +184,23 @@ class Log(Partition, Closing):
 
     @property
     def writable(self) -> bool:
-        """Whether this is the writer and no write has failed."""
+        """True if this is the writer and no write has failed."""
         appender = self._access.appender
         return not self._access.closed and appender is not None and appender.durability.failure is None
 
     @property
     def closed(self) -> bool:
-        """Whether the log is closed."""
+        """True if the log is closed."""
         return self._access.closed
 
     @property
     def _current(self) -> bool:
-        """Whether the log sees the writes of other processes immediately. Always true for a log in files."""
+        """True if the log sees the writes of other processes immediately. Always true for a log in files."""
         return True
 
     @property
     def _locked(self) -> bool:
-        """Whether this process holds the writer's lock."""
+        """True if this process holds the writer's lock."""
         return self._access.is_locked
 
     @property
@@ -219,7 +219,7 @@ class Log(Partition, Closing):
 
     @property
     def _is_tiered(self) -> bool:
-        """Whether a part of the log is known to exist only in the replica, where reading may be slow."""
+        """True if a part of the log is known to exist only in the replica, where reading may be slow."""
         return self._access.segments.remote is not None
 
     def _tier(self, lowest_offset: int) -> tuple[int, int]:
@@ -737,7 +737,7 @@ class Log(Partition, Closing):
 
     @property
     def _wanted(self) -> bool:
-        """Whether a writer waits for the lock."""
+        """True if a writer waits for the lock."""
         return is_release_requested(self._access.directory)
 
     def _want_lock(self) -> None:
@@ -746,12 +746,12 @@ class Log(Partition, Closing):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether to keep the writer's lock for now: a writer is open, or an append or maintenance runs."""
+        """True while the writer's lock has to be kept: a writer is open, or an append or maintenance runs."""
         return self._access.is_busy
 
     @property
     def _is_free(self) -> bool:
-        """Whether no other thread is appending right now; a stream can take long."""
+        """True if no other thread is appending right now; a stream can take long."""
         appender = self._access.appender
         return appender is None or appender.is_free
 

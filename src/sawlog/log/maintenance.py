@@ -37,7 +37,7 @@ _MAX_RECOMPRESSED_RATIO = 0.95
 
 @dataclass(slots=True)
 class MergeReport:
-    """Which small segments were merged."""
+    """Result of merging small segments."""
 
     segments_before: int = 0
     segments_after: int = 0
@@ -52,7 +52,7 @@ class MergeReport:
 
 @dataclass(slots=True)
 class RecompressionReport:
-    """How much smaller sealed segments became."""
+    """Result of recompressing sealed segments."""
 
     segments: int = 0
     bytes_before: int = 0
@@ -69,7 +69,7 @@ class RecompressionReport:
 
 @dataclass(slots=True)
 class ScrubReport(Checked):
-    """Which sealed segments were read completely, and what is wrong with them."""
+    """Result of scrubbing: the segments read, and the damage found."""
 
     segments: int = 0
     size_bytes: int = 0

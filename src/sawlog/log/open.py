@@ -146,7 +146,7 @@ class AsyncAppenders:
 
 
 class Access:
-    """How a process has a log open. `Log` reads these fields; only this class changes them."""
+    """State of a log that a process has open. `Log` reads these fields; only this class changes them."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Access:
         #: Note for the lock file while the lock is held.
         self._note = note
         self._locking = forkable(threading.RLock())
-        #: Whether a fork copied this from a parent process that writes. It is then read-only.
+        #: True if a fork copied this from a parent process that writes. It is then read-only.
         self._inherited = False
         if appender is not None:
             notify_after_fork(self)
@@ -328,13 +328,13 @@ class Access:
 
     @property
     def is_locked(self) -> bool:
-        """Whether this process holds the writer's lock."""
+        """True if this process holds the writer's lock."""
         appender = self.appender
         return appender is not None and not self.closed and appender.held.held
 
     @property
     def is_busy(self) -> bool:
-        """Whether a writer, append or maintenance task is active that `release` would end."""
+        """True if a writer, append or maintenance task is active that `release` would end."""
         appender = self.appender
         return appender is not None and (
             appender.is_busy or any(appends.is_busy for appends in self.async_appenders.all())

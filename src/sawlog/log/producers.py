@@ -278,14 +278,14 @@ class ProducerState:
         self._markers[producer] = ProducerMarker(producer, epoch, coordinator, row[LAST], now_ms)
 
     def remembers(self, producer_id: int, last_offset: int) -> bool:
-        """Whether the producer's batch or marker that ends at this offset is remembered."""
+        """Return True if the producer's batch or marker that ends at this offset is remembered."""
         marker = self._markers.get(producer_id)
         if marker is not None and marker.offset == last_offset:
             return True
         return any(batch.last_offset == last_offset for batch in list(self._producers.get(producer_id, ())))
 
     def reaches(self, offset: int) -> bool:
-        """Whether a remembered batch extends to `offset` or beyond."""
+        """Return True if a remembered batch extends to `offset` or beyond."""
         if self.transactions.reached >= offset or any(each.offset >= offset for each in self._markers.values()):
             return True
         return any(batches[-1].last_offset >= offset for batches in self._producers.values())
@@ -425,7 +425,7 @@ def load_producers(directory: Directory, epochs: Epochs, end: int) -> ProducersF
 
 
 def has_transactions(segment: Segment, end: int) -> bool:
-    """Whether the batches of a sealed segment below `end` belong to transactions."""
+    """Return True if the batches of a sealed segment below `end` belong to transactions."""
     if segment.transaction_index is not None or segment.load_transaction_index() is not None:
         return True
     try:

@@ -113,9 +113,9 @@ class Reader:
         remote: RemoteSource | None = None,
     ) -> None:
         self.segments = segments
-        #: Where the replica is found.
+        #: Source of the replica.
         self._remote = remote
-        #: What the replica has, if the list of that is damaged.
+        #: Segments that the replica reports, if the local list is damaged.
         self._found: RemoteSegments | None = None
         self.config = config
         self._is_open = is_open
@@ -128,11 +128,11 @@ class Reader:
         limit = self.config.max_decompressed_bytes
         return kernel.FastReader(self.segments, self._topic, self._partition, keeps, limit)
 
-    # --- what is only in the replica
+    # --- tiered records
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset of the log. Asks the replica only if the list of what is there is damaged."""
+        """First offset of the log. Asks the replica only if the list of tiered segments is damaged."""
         segments = self.segments
         remote = segments.remote
         if remote is None or remote.is_known or self._remote is None:
@@ -142,7 +142,7 @@ class Reader:
         return min(self._found.log_start, segments.lowest_offset)
 
     def replica(self) -> RemoteLog:
-        """The same log in the replica."""
+        """Return this log in the replica."""
         if self._remote is None:
             where = self.segments.directory.path
             raise RemoteUnavailable(
@@ -153,7 +153,7 @@ class Reader:
         return self._remote.open()
 
     def is_remote(self, offset: int) -> bool:
-        """Whether an offset is only in the replica."""
+        """Return True if an offset is only in the replica."""
         segments = self.segments
         return segments.remote is not None and self.lowest_offset <= offset < segments.lowest_offset
 
@@ -255,9 +255,9 @@ class Reader:
         committed: bool = False,
         ahead: tuple[Segment, Chunk] | None = None,
     ) -> Iterator[tuple[str, Chunk]]:
-        """All checked batches that contain offsets from `start` to `end`, with where they are; without those of aborted
-        transactions, if only what is `committed` is wanted. `ahead` is the first chunk, if it has already been read
-        and checked."""
+        """Yield all checked batches that contain offsets from `start` to `end`, each with its path. With `committed`,
+        leave out batches of aborted transactions. `ahead` is the first chunk, if it has already been read and
+        checked."""
         offset, retries = start, 0
         if ahead is not None:
             segment, chunk = ahead
@@ -303,8 +303,8 @@ class Reader:
                     raise
 
     def _without_aborted(self, chunk: Chunk, end: int) -> int:
-        """Leave out the batches of aborted transactions, and return where to stop: that may be earlier if a transaction
-        is open that was not known of before."""
+        """Leave out the batches of aborted transactions. Return the end of the scan, which moves back if a transaction
+        has been opened meanwhile."""
         segments = self.segments
         chunk.keep(segments.transaction_view.committed(chunk.rows))
         end = min(end, segments.end(committed=True))
@@ -351,7 +351,7 @@ class Reader:
             self.segments.done(segment)
 
     def span(self, start: int | None, end: int | None, *, committed: bool = True) -> tuple[int, int]:
-        """Where a scan starts and ends: checked, with defaults, the end no later than now."""
+        """Return the checked start and end of a scan. The end is at most the current one."""
         segments = self.segments
         segments.refresh()
         lowest, visible = segments.lowest_offset, segments.visible_offset
@@ -372,7 +372,7 @@ class Reader:
         return chain.from_iterable(self._cursors(start, end, max_bytes, committed=committed))
 
     def cursors(self, start: int | None, end: int | None, *, committed: bool = True) -> Iterator[kernel.RecordCursor]:
-        """The same as cursors, one after the other, each to be drained or stopped before the next."""
+        """Scan as cursors. Drain or stop each one before taking the next."""
         start, end = self.span(start, end, committed=committed)
         return self._cursors(start, end, committed=committed)
 
@@ -422,7 +422,7 @@ class Reader:
 
     @staticmethod
     def _located(error: CorruptBatch, path: str, chunk: Chunk, number: int) -> CorruptBatch:
-        """The same error with the position of its batch, and the next readable offset."""
+        """Return the error with the position of its batch and the next readable offset."""
         row = chunk.rows[number]
         return error.at(path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
 
@@ -443,7 +443,7 @@ class Reader:
         if max_bytes is None:
             yield from self.chunks(start, end, RECORD_CHUNK_BYTES, committed=committed, ahead=ahead)
             return
-        # What is read beyond the page is wasted: limit that to a quarter of it.
+        # Bytes read beyond the page are wasted: limit them to a quarter of it.
         step = min(max(max_bytes // 4, CHUNK_BYTES // 32), CHUNK_BYTES)
         try:
             for path, chunk in self.chunks(start, end, step, committed=committed, ahead=ahead):
@@ -552,8 +552,8 @@ class Reader:
         return Fetched(tuple(buffers), following, stable, aborted, start, self._place)
 
     def _remote_page(self, start: int, max_bytes: int, committed: bool) -> Fetched:
-        """A page of what is only in the replica. It ends where the segments here begin: from there on the replica may
-        have what was truncated here since."""
+        """Return a page from the replica. It ends where the local segments begin: above that offset, the replica may
+        have records that have been truncated here."""
         stop = self.segments.lowest_offset
         page = self.replica().page(start, stop, max(max_bytes, 1), committed=committed)
         return page._replace(
@@ -611,14 +611,14 @@ class Reader:
         return elsewhere if better else found
 
     def _replica_may_have(self, timestamp: int) -> bool:
-        """Whether a record that is only in the replica may be as new as that."""
+        """Return True if a record that is only in the replica may be as new as that."""
         remote = self.segments.remote
         return remote is not None and (
             not remote.is_known or any(run.max_timestamp >= timestamp for run in remote.runs)
         )
 
     def _stable_result(self, look: Callable[[], T]) -> T:
-        """What is found in the replica and in the segments; again, if some of them were removed meanwhile."""
+        """Call `look`, and again if segments were removed meanwhile."""
         segments = self.segments
         if segments.remote is not None:
             segments.refresh()
@@ -631,9 +631,9 @@ class Reader:
     # --- as it grows
 
     def follow(self, start: int | None, timeout: float | None, *, committed: bool = True) -> Iterator[Record]:
-        """Records from `start` on, and new ones as they become visible; ends after `timeout` seconds without any."""
+        """Return records from `start` on, and new ones as they become visible; end after `timeout` idle seconds."""
         self.segments.refresh()
-        epoch = self.segments.current_epoch  # first: what is read in a later epoch does not belong to an earlier one
+        epoch = self.segments.current_epoch  # read first: records read in a later epoch do not belong to an earlier one
         offset, _ = self.span(start, None)
         return chain.from_iterable(self._follow(offset, epoch, timeout, committed))
 
@@ -667,8 +667,8 @@ class Reader:
                 return
 
     def _check_epoch(self, epoch: int, before: int, offset: int) -> int:
-        """What comes next was appended in this leader epoch; what was returned below `offset` was read in the previous
-        one. `OffsetOutOfRange` unless they are of one history."""
+        """Return the leader epoch of the next records; raise `OffsetOutOfRange` unless it continues the history of the
+        records below `offset`, which were read in the epoch `before`."""
         if epoch > before:
             segments = self.segments
             segments.refresh()
@@ -682,9 +682,9 @@ class Reader:
         return segments
 
     def _wait(self, offset: int, epoch: int, timeout: float | None, committed: bool) -> bool:
-        """Wait until there is a record at `offset`; False if time ran out or the log was closed. What was returned was
-        read in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown
-        since."""
+        """Wait until there is a record at `offset`; return False if time ran out or the log was closed. The records
+        below `offset` were read in leader epoch `epoch`. If that epoch ended before `offset`, raise
+        `OffsetOutOfRange`, even if the log has grown since."""
         segments = self.segments
         deadline, pauses = Deadline(timeout), PollBackoff()
         segments.refresh()
@@ -693,7 +693,7 @@ class Reader:
                 segments = self._continue_in(segments.successor)
                 segments.refresh()
                 continue
-            if (end := segments.epoch_end(epoch)) < offset:  # truncated: what was returned is no longer there
+            if (end := segments.epoch_end(epoch)) < offset:  # truncated: the records returned so far are gone
                 raise OffsetOutOfRange(offset, segments.log_start, end, segments.directory.path)
             if segments.end(committed=committed) > offset:
                 return True
@@ -714,7 +714,7 @@ def _by_epoch(chunk: Chunk) -> Iterator[Chunk]:
 
 
 def _may_be_empty(rows: Rows, start: int) -> Any:
-    """Which batches may contain no record from `start` on."""
+    """Return a mask of the batches that may contain no record from `start` on."""
     holes = rows[:, COUNT] <= rows[:, LAST] - rows[:, BASE]
     return (rows[:, COUNT] == 0) | (holes & (rows[:, BASE] < start))
 

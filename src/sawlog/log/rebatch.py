@@ -90,7 +90,7 @@ class MarkerTracker:
 
 @dataclass(frozen=True, slots=True)
 class RewriteOptions:
-    """What a rewrite keeps, and how it compresses."""
+    """Records that a rewrite keeps, and their compression."""
 
     #: Last offset of every key: a record is dropped if its key has a later offset.
     keys: KeyMap | None = None
@@ -112,7 +112,7 @@ class RewriteOptions:
 
 @dataclass(slots=True)
 class RewriteCounts:
-    """Counts of what a rewrite read and kept."""
+    """Numbers of records and bytes that a rewrite read and kept."""
 
     records_before: int = 0
     records_after: int = 0

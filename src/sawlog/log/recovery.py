@@ -1,4 +1,4 @@
-"""Crash recovery: open a log for writing, repair what a crash can leave behind, and report everything found.
+"""Crash recovery: open a log for writing, repair the traces of a crash, and report them.
 
 A *torn tail* is left by an interrupted write at the end of the last segment. It was never acknowledged, so recovery
 saves a copy (`.torn`) and cuts it off. *Corruption* is anything bad below the durable watermark, in a sealed segment,
@@ -110,7 +110,7 @@ class _Recovery:
         self.directory = directory
         self.config = config
         self.report = RecoveryReport()
-        #: Where readers could read to, or what the caller knows to be durable.
+        #: Visible end before the crash, or an end that the caller knows to be durable.
         self.seen_end = known_end
         #: True if something records the end itself, not just a lower bound.
         self.end_known = known_end > 0

@@ -1,4 +1,4 @@
-"""The policy of crash recovery: what it can find, what it does about it, and how it reports that.
+"""The policy of crash recovery: possible findings, the action for each, and the report.
 
 `RECOVERY_ACTIONS` is the whole policy of recovery as a table. A test covers every
 entry. This module does no I/O.
@@ -15,7 +15,7 @@ from ..storage.counters import count
 
 
 class Where(Enum):
-    """Where recovery finds something wrong."""
+    """Places where recovery finds damage."""
 
     TAIL_ABOVE_WATERMARK = "at the end of the last segment, above the durable watermark"
     TAIL_BELOW_WATERMARK = "in the last segment, below the durable watermark"
@@ -38,7 +38,7 @@ class Where(Enum):
 
 
 class Action(Enum):
-    """What recovery does about a problem."""
+    """Possible actions of recovery."""
 
     CUT_ASIDE = "save a copy, then cut"
     REPORT = "report as corruption, serve the rest, delete nothing"

@@ -79,7 +79,7 @@ class RemoteSegments:
         return tuple(run for run in self.runs if run.next_offset <= offset)
 
     def grown(self, runs: Iterable[RemoteRun], epochs: Epochs) -> RemoteSegments:
-        """The same with more runs after it, and the epochs that began up to their end."""
+        """Return a copy with more runs at the end, and the epochs that began up to there."""
         made, end = list(self.runs), self.end
         for run in runs:
             if run.next_offset > end:  # else it was listed before, and not removed since
@@ -89,7 +89,7 @@ class RemoteSegments:
         return replace(self, runs=_joined(made), epochs=begun)
 
     def trimmed(self, offset: int) -> RemoteSegments:
-        """The same for a log that starts at an offset, which is below the end."""
+        """Return a copy for a log that starts at this offset, which is below the end."""
         left = tuple(run for run in self.runs if run.next_offset > offset)
         epochs = Epochs(self.epochs).trimmed(offset).entries if self.epochs else ()
         return RemoteSegments(offset, left, epochs)
@@ -135,7 +135,7 @@ def _numbers(values: Sequence[object], count: int) -> list[int]:
 
 
 def _joined(runs: list[RemoteRun]) -> tuple[RemoteRun, ...]:
-    """The same; if there are too many, the oldest are joined in pairs."""
+    """Return the runs; if there are too many, join the oldest in pairs."""
     if len(runs) <= _MOST_RUNS:
         return tuple(runs)
     older, newer = runs[: len(runs) // 2 // 2 * 2], runs[len(runs) // 2 // 2 * 2 :]
@@ -155,14 +155,14 @@ def _joined(runs: list[RemoteRun]) -> tuple[RemoteRun, ...]:
 
 
 def load_remote(directory: Directory) -> RemoteSegments | None:
-    """What is only in the replica; None if there is nothing, `CorruptFile` if the file is damaged."""
+    """Return the tiered part of a log; None if nothing is tiered. Raise `CorruptFile` if the file is damaged."""
     data = _FILE.find(directory, REMOTE)
     return None if data is None else RemoteSegments.decode(data)
 
 
 def found_remote(directory: Directory, lowest: int, *, must_exist: bool = False) -> RemoteSegments | None:
-    """The same for a log whose segments begin at `lowest` here. `UNKNOWN` if the file is damaged, or missing if it must
-    exist."""
+    """Return the tiered part of a log whose local segments begin at `lowest`; `UNKNOWN` if the file is damaged, or is
+    missing although it must exist."""
     try:
         found = load_remote(directory)
     except CorruptFile:
@@ -183,7 +183,7 @@ def store_remote(directory: Directory, part: RemoteSegments | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """The extent of a replica, as reported by itself."""
+    """Extent of a replica, as the replica reports it."""
 
     lowest_offset: int
     #: Below this offset the replica is complete, and every transaction is decided.

@@ -52,7 +52,7 @@ def trim(appender: Appender, offset: int) -> int:
             gone.append(kept.pop(0))
         if offset > appender.durability.durable_offset:
             appender.active.sync_now()
-        appender.lineage.set_remote(None)  # first: what is in the replica is no longer part of the log
+        appender.lineage.set_remote(None)  # first: the tiered part no longer belongs to the log
         try:
             appender.lineage.move_start(offset)
         except StorageFull:
@@ -124,7 +124,7 @@ def _leave_name(appender: Appender, segment: Segment) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What retention removed, and the new start of the log."""
+    """Segments that retention removed, and the new start of the log."""
 
     removed_segments: int
     removed_records: int

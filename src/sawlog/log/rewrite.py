@@ -43,7 +43,7 @@ from .transactions import TransactionIndex
 
 #: Maximum number of segments in a run: each stays open during the rewrite.
 MAX_SEGMENTS = 128
-#: How long maintenance waits for the log's lock before it checks whether the log is closing.
+#: Maintenance waits this long for the log's lock, then checks that the log is not closing.
 _LOCK_TIMEOUT_S = 0.05
 
 

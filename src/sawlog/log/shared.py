@@ -63,7 +63,7 @@ from .recovery import recover
 from .segment import Segment
 from .segments import SegmentSet
 
-#: How long a process waits for its turn.
+#: Maximum time that a process waits for its turn.
 _PATIENCE_S = 10.0
 #: Shortest time between two watermarks, which are written at the end of a turn. After a crash, damage above the last
 #: one is treated as a torn tail. A background thread must not write a watermark outside its process's turn.
@@ -123,7 +123,7 @@ class SharedLog:
         return self._directory.exists(name) and self._directory.size(name) == note.position
 
     def _goes_on(self, appender: Appender, held: Lock, note: TurnNote) -> bool:
-        """Whether this process is up to date, or can catch up by reading the batches appended since."""
+        """Return True if this process is up to date, or can catch up by reading the batches appended since."""
         segment = appender.segments.active
         if note.shape != self._shape or note.segment != segment.base_offset or appender.durability.failure is not None:
             return False
@@ -229,7 +229,7 @@ def _state(appender: Appender) -> object:
 
 
 def _has_ended(appender: Appender) -> bool:
-    """Whether the appender can no longer write: it was closed or has failed."""
+    """Return True if the appender can no longer write: it was closed or has failed."""
     return appender.closed or appender.durability.failure is not None
 
 

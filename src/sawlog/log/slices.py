@@ -51,7 +51,7 @@ from .transactions import AbortedTransaction, aborted_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How often reading starts again because records were dropped meanwhile.
+#: Maximum number of restarts because records were dropped meanwhile.
 _RESTARTS = 100
 
 
@@ -68,7 +68,7 @@ class Slice(PlannedSlice):
     end_position: int
     #: The leader epoch in which the end was read: no batch of a later one belongs to the slice. -1: unknown.
     epoch: int = -1
-    #: What is read of transactions.
+    #: Isolation of the reader.
     isolation: Isolation = "committed"
     #: The aborted transactions that may have batches in it; None: not known.
     aborted: tuple[AbortedTransaction, ...] | None = None
@@ -125,7 +125,7 @@ def plan(
     if start < segments[0].base_offset:
         raise _dropped(log.path, start, min(segments[0].base_offset, end))
     found: list[Slice] = []
-    # A segment extends to the next one, whatever could be read of it: reading will report what is wrong.
+    # A segment extends to the next one, even if a part is unreadable: reading reports the damage.
     limits = [*(segment.base_offset for segment in segments[1:]), segments[-1].next_offset]
     for segment, limit in zip(segments, limits, strict=True):
         first, last = max(start, segment.base_offset), min(end, limit)
@@ -141,7 +141,7 @@ def plan(
 
 
 def _with_aborted(segments: SegmentSet, slices: list[Slice]) -> list[Slice]:
-    """The same slices, with what was aborted, where an index says so."""
+    """Add the aborted transactions to slices whose segments have an index of them."""
     marked = {name.removesuffix(TXN_INDEX) for name in segments.directory.names() if name.endswith(TXN_INDEX)}
     if not marked and not segments.maybe_undecided:
         return slices
@@ -157,7 +157,7 @@ def _with_aborted(segments: SegmentSet, slices: list[Slice]) -> list[Slice]:
 
 
 def proven_end(log: Partition, epoch: int, end: int) -> int:
-    """How far the offsets below `end` are still those of a leader epoch: `end`, or where the epoch has ended before.
+    """Return the end of the offsets below `end` that still belong to a leader epoch.
 
     An earlier end is checked again before it is trusted, because a log may look shorter for a moment while a writer
     replaces files.
@@ -191,7 +191,7 @@ def _cut(
         return
     try:
         found = list(_cut_by_index(segment, start, end, epoch, target_bytes, max_records))
-    except StorageError:  # dropped or replaced meanwhile: reading will find what is left of it
+    except StorageError:  # dropped or replaced meanwhile: reading finds the rest
         found = [_slice(segment, start, end, epoch, 0, segment.size)]
     yield from found
 
@@ -209,7 +209,7 @@ def _cut_by_index(
 
 
 def _boundaries(segment: Segment, start: int, end: int, target_bytes: int | None, max_records: int | None) -> list[int]:
-    """Where to split: after batches that are in the index, as soon as there is enough."""
+    """Return the offsets at which to split: after an indexed batch, once a slice is large enough."""
     index, size = segment.index, segment.size
     bounds = [start]
     position = index.bounds(start, size)[0]
@@ -236,7 +236,7 @@ def _slice(segment: Segment, start: int, end: int, epoch: int, begin: int, stop:
 
 
 def fail(loss: DataLoss) -> Never:
-    """What `read` does about missing records by default."""
+    """Raise the loss: the default of `read` for missing records."""
     raise loss
 
 
@@ -250,8 +250,8 @@ def read(
     lost: Callable[[DataLoss], None] = fail,
     remote: RemoteSource | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a slice as Arrow batches: all of them, or `DataLoss`. If `lost` is given, it is called instead of
-    raising, and reading continues with what is left of the slice. What is only in the replica is read with `remote`."""
+    """Yield all records of a slice as Arrow batches, or raise `DataLoss`. If `lost` is given, it is called instead of
+    raising, and reading continues with the rest of the slice. Tiered records are read with `remote`."""
     if not isinstance(planned, Slice):
         yield from _read_replica(directory, planned, columns, batch_rows, lost, remote)
         return
@@ -296,7 +296,7 @@ class DirectorySlices(SliceReader):
     def read(
         self, planned: PlannedSlice, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None] = fail
     ) -> Iterator[pa.RecordBatch]:
-        """As the function `read`."""
+        """Read a slice; see the function `read`."""
         config, remote = self._config, self._remote
         return read(self._directory, planned, config, columns=columns, batch_rows=batch_rows, lost=lost, remote=remote)
 
@@ -341,7 +341,7 @@ def _read_log(
 
 
 def _remaining(log: Log, planned: Slice, reached: int, lost: Callable[[DataLoss], None]) -> tuple[int, int]:
-    """What the log still contains of a slice from `reached` on: (first, end)."""
+    """Return the range (first, end) that the log still contains of a slice from `reached` on."""
     last = proven_end(log, planned.epoch, planned.end_offset)
     if last < planned.end_offset:
         lost(_cut_off(log.path, max(reached, last), planned.end_offset, last))
@@ -423,5 +423,5 @@ def _wanted(chunk: Chunk, planned: Slice) -> Chunk | None:
 
 
 def _is_later(chunk: Chunk, planned: Slice) -> bool:
-    """Whether a batch was appended in a leader epoch after that of the slice."""
+    """Return True if a batch was appended in a leader epoch after that of the slice."""
     return planned.epoch >= 0 and bool(chunk.rows[:, LEADER_EPOCH].max() > planned.epoch)

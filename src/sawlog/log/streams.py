@@ -35,7 +35,7 @@ from .files import TMP, file_name
 from .segment import Segment
 
 _COPY_BYTES = 4 << 20
-#: What `kernel.gather_chunks` returns.
+#: Result of `kernel.gather_chunks`.
 _Taken = tuple[list[bytes], tuple[object] | None, bool]
 #: Record without key and headers: the bytes from its attributes to its key, and those after its value.
 _PLAIN_BEFORE, _PLAIN_AFTER = b"\x00\x00\x00\x01", b"\x00"

@@ -35,7 +35,7 @@ LeaderEpochs = tuple[tuple[int, int], ...]
 
 #: Size of a block. One entry per megabyte is small beside the data, and a megabyte is soon read.
 BLOCK_BYTES = 1 << 20
-#: How much of a mapped file is looked at in one step. Headers are far apart, so it costs little.
+#: Bytes of a mapped file per step. Headers are far apart, so a step costs little.
 _STEP_BYTES = 64 << 20
 #: The smallest timestamp of a block without records.
 NEVER = 2**63 - 1
@@ -49,7 +49,7 @@ class Blocks:
     last: Numbers
     count: Numbers
     newest: Numbers
-    #: Whether a batch is part of a transaction: which of its records count is not in the headers.
+    #: True for batches of transactions: the headers do not say which of their records count.
     special: npt.NDArray[np.bool_]
     #: None until somebody asks.
     oldest: Numbers | None = None
@@ -58,7 +58,7 @@ class Blocks:
         return len(self.first)
 
     def within(self, start: int, end: int) -> npt.NDArray[np.bool_]:
-        """Which blocks have offsets from `start` to `end`."""
+        """Return a mask of the blocks with offsets from `start` to `end`."""
         return (self.last >= start) & (self.first < end)
 
 
@@ -70,16 +70,15 @@ class LogSummary:
 
     @classmethod
     def of(cls, log: Log) -> LogSummary:
-        """That of a log, which keeps what it has learned as long as the log exists."""
+        """Return the summary of a log, which caches its findings for as long as the log exists."""
         return _SUMMARIES.setdefault(log, cls())
 
     def blocks(
         self, log: Log, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
     ) -> Iterator[Blocks]:
-        """The blocks that contain offsets from `start` to `end`, segment by segment; without those of segments that
-        have no record as new as `since`, which their index knows. Of what is only in the replica, the runs of segments
-        that were removed here; if the number of records has to be `exact`, one block that extends beyond `start`, so
-        that it is read."""
+        """Yield the blocks with offsets from `start` to `end`, segment by segment. Segments whose index shows no record
+        as new as `since` are skipped. For the tiered part, yield the runs of removed segments or, if the number of
+        records has to be `exact`, one block that extends beyond `start`, so that the caller reads it."""
         segments = log._segment_set
         present, lowest = segments.all, segments.lowest_offset
         if segments.remote is not None and start < lowest:

@@ -51,13 +51,13 @@ class ShippedSegments:
     segments: tuple[tuple[int, int, int], ...] = ()
     #: The epochs of these offsets.
     epochs: tuple[tuple[int, int], ...] = ()
-    #: What the replica has, if the list of what was removed before is damaged.
+    #: Segments that the replica reports, if the local list of removed segments is damaged.
     found: RemoteSegments | None = None
     problem: str = ""
 
     @property
     def changes_log(self) -> bool:
-        """Whether `remove` has something to do, and needs the log's lock."""
+        """True if `remove` has something to do, and needs the log's lock."""
         return bool(self.segments) or self.found is not None
 
     @property
@@ -68,7 +68,7 @@ class ShippedSegments:
 
 @dataclass(frozen=True, slots=True)
 class TieringReport:
-    """What was removed here because the replica has it, where the log begins here now, and why no more was."""
+    """Local segments that were removed, the new local start of the log, and the reason why others were kept."""
 
     segments: int = 0
     size_bytes: int = 0
@@ -92,7 +92,8 @@ class TieringReport:
 
 
 def is_due(segments: SegmentSet) -> bool:
-    """Whether something should be removed here, or is to be asked for; takes no lock, and does not ask the replica."""
+    """Return True if local segments are due for removal, or the tiered part is unknown and the replica has to be asked.
+    Takes no lock and sends no request."""
     return bool(_surplus(segments)) or (segments.remote is not None and not segments.remote.is_known)
 
 
@@ -113,8 +114,8 @@ def _surplus(segments: SegmentSet) -> list[Segment]:
 
 
 def shipped(segments: SegmentSet, source: RemoteSource) -> ShippedSegments | None:
-    """Which of them the replica has, and why not all; None if there is nothing to remove. Takes no lock, and asks the
-    replica."""
+    """Return the due segments that the replica has, and the reason if some are missing there; None if nothing is due.
+    Takes no lock, and asks the replica."""
     segments.refresh()
     if not source.is_recorded or not is_due(segments):
         return None
@@ -154,16 +155,16 @@ def _proven(segments: SegmentSet, replica: RemoteLog, status: ReplicaStatus) -> 
 
 
 def _epochs_between(epochs: Epochs, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """The leader epochs of these offsets: the one at the first, and those that begin after it."""
+    """Return the leader epochs of a range: the epoch at its first offset, and all that begin after it."""
     first = [epoch for epoch, begun in epochs.entries if begun <= start]
     at_start = ((max(first[-1], 0), start),) if first else ()
     return (*at_start, *(each for each in epochs.entries if start < each[1] < end))
 
 
 def _is_same(segments: SegmentSet, segment: Segment, replica: RemoteLog, start: int) -> bool:
-    """Whether the replica has every record of a segment from `start` on: all of it is read back. The same batches, but
-    for the leader epoch, which a copy of a log of version 0.2 has raised; or, where it was rewritten here, the same
-    records. Of transactions also what a reader of committed records gets."""
+    """Return True if the replica has every record of a segment from `start` on. Reads all of it back. The batches must
+    be the same, except for the leader epoch, which a copy of a log of version 0.2 has raised. In a segment that was
+    rewritten here, the records must be the same, and so must the committed records of transactions."""
     end = segment.next_offset
     has_transactions = any(chunk.special for chunk, _ in _local_batches(segments, segment, start, committed=False))
     for committed in (False, True) if has_transactions else (False,):
@@ -228,7 +229,7 @@ def _decoded(found: Iterable[tuple[memoryview, Rows]], start: int, end: int, mos
 
 
 def remove(appender: Appender, found: ShippedSegments) -> TieringReport:
-    """Remove here what the replica has, as far as it is still what was proven."""
+    """Remove the local segments that were proven to be in the replica and have not changed since."""
     if not found.changes_log:
         return TieringReport(local_offset=appender.segments.lowest_offset, problem=found.problem)
     with appender.maintenance_lock.hold(), appender.exclusive():

@@ -9,8 +9,8 @@ from .transaction_view import TransactionView
 
 
 def offset_at(segments: SegmentSet, timestamp: int, max_bytes: int) -> int:
-    """The first offset whose record is not older than `timestamp`; the end if all are. The records of aborted
-    transactions are none. A batch may have up to `max_bytes` when it is decompressed."""
+    """Return the first offset whose record is not older than `timestamp`, or the end. Skips records of aborted
+    transactions. A batch may have up to `max_bytes` when it is decompressed."""
     segments.refresh()
     return segments.retry_if_changed(lambda: _offset_at(segments, timestamp, max_bytes, segments.transaction_view))
 
@@ -32,14 +32,14 @@ def _offset_at(segments: SegmentSet, timestamp: int, max_bytes: int, transaction
 
 
 def newest(segments: SegmentSet, max_bytes: int) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record with the largest timestamp, aborted or not, as in Kafka; None if there
-    is no record."""
+    """Return offset and timestamp of the first record with the largest timestamp, aborted or not, as in Kafka; None if
+    there is no record."""
     segments.refresh()
     return segments.retry_if_changed(lambda: _newest(segments, max_bytes))
 
 
 def _newest(segments: SegmentSet, max_bytes: int) -> tuple[int, int] | None:
-    """A segment is looked into only if its index says that it may have a newer record than those before it."""
+    """Search only segments whose index allows for a newer record than the ones found so far."""
     found: tuple[int, int] | None = None
     claims = [(_largest(segments, each), each) for each in segments.all if each.next_offset > segments.lowest_offset]
     for most, segment in sorted(claims, key=lambda claim: -claim[0]):
@@ -56,8 +56,8 @@ def _newest(segments: SegmentSet, max_bytes: int) -> tuple[int, int] | None:
 
 
 def _newest_in(segments: SegmentSet, segment: Segment, most: int, max_bytes: int) -> tuple[int, int] | None:
-    """What the index says, if that is a record that can be read, and neither a marker nor trimmed nor not visible yet;
-    else from the batches."""
+    """Return offset and timestamp of the record that the index names if it is readable and visible; otherwise search
+    the batches."""
     offset = segment.first_at(most, segments.lowest_offset, max_bytes)
     if offset is None or offset >= segments.visible_offset:
         most = _largest_there(segments, segment, max_bytes)
@@ -66,7 +66,7 @@ def _newest_in(segments: SegmentSet, segment: Segment, most: int, max_bytes: int
 
 
 def _largest_there(segments: SegmentSet, segment: Segment, max_bytes: int) -> int:
-    """The largest timestamp of a record that can be read; -1 if there is none."""
+    """Return the largest timestamp of a readable record; -1 if there is none."""
     lowest, end, most = max(segments.lowest_offset, segment.base_offset), segments.visible_offset, -1
     for chunk in segment.chunks(lowest, min(segment.next_offset, end), check=False):
         rows = chunk.rows

@@ -49,7 +49,7 @@ class Problem:
 
 
 class Checked:
-    """A report that lists what is wrong."""
+    """A report that lists problems."""
 
     __slots__ = ()
     problems: list[Problem]
@@ -62,14 +62,14 @@ class Checked:
 
 @dataclass(slots=True)
 class VerifyReport(Checked):
-    """What was read, and the problems found. True if there are none."""
+    """Numbers of batches and records read, and the problems found. True if there are none."""
 
     segments: int = 0
     batches: int = 0
     records: int = 0
     size_bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
-    #: How many offsets are only in the replica, and were not read.
+    #: Number of tiered offsets, which were not read.
     remote_offsets: int = 0
 
     def __bool__(self) -> bool:
@@ -135,7 +135,7 @@ def missing_ends(segments: SegmentSet) -> list[Problem]:
 
 
 def _live_segments(segments: SegmentSet) -> list[Segment]:
-    """The segments of the log, without those that are trimmed, but could not all be deleted."""
+    """Return the segments of the log, without trimmed ones that could not be deleted yet."""
     return [each for each in segments.all if each.next_offset > segments.lowest_offset or each is segments.all[-1]]
 
 
@@ -147,8 +147,8 @@ def _lost_list(segments: SegmentSet) -> list[Problem]:
 
 
 def verify_segment(segment: Segment, report: VerifyReport, most: int, *, threads: int | None = None) -> None:
-    """Read one segment and add what it contains, and what is wrong with it, to the report. Without `threads`, as many
-    as there are cores."""
+    """Read one segment and add its content and its problems to the report. Uses one thread per core unless `threads` is
+    given."""
     if not _is_good(segment, report, most, cores() if threads is None else threads):
         _verify_in_order(segment, report, most)
     _verify_index(segment, segment.index, report)
@@ -204,7 +204,7 @@ def _parts(segment: Segment, storage: Storage, threads: int) -> list[_Part]:
 
 
 def _verify_part(segment: Segment, storage: Storage, part: _Part, most: int) -> VerifyReport:
-    """What is in a part. Anything that is not as expected is a problem, however it would be reported."""
+    """Read a part and report its content. Every unexpected error is a problem of the log."""
     found = VerifyReport()
     position, expected = part.position, part.first
     for chunk in segment.batches(storage, part.position, part.stop, part.first):

@@ -91,7 +91,7 @@ class Writer(Closing):
         return self._batcher.builder
 
     def _waits(self) -> bool:
-        """Whether the open batch has records."""
+        """Return True if the open batch has records."""
         return not self._closed and self._batcher.count > 0
 
     def append(

@@ -448,7 +448,7 @@ def test_tombstones_go_again_once_the_damage_is_trimmed_away(place: Place) -> No
 
 
 def test_damage_that_is_met_only_while_rewriting_keeps_later_tombstones(place: Place) -> None:
-    """It was sound when it was first compacted; it has rotted since. What it deletes may be in there."""
+    """The segment was intact at the first compaction and is damaged now. A tombstone may refer to records in it."""
     log = place.open(segment_bytes=400)
     written(log, (b"x", b"1" * 300))
     log.seal()
@@ -629,7 +629,7 @@ def test_a_trim_during_compaction_stays(place: Place, monkeypatch: pytest.Monkey
 def test_a_trim_during_compaction_does_not_keep_the_rest_from_being_compacted(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would be taken for compacted, and what a tombstone has deleted would be there again without it."""
+    """Otherwise it would count as compacted, and a removed tombstone's record would reappear."""
     log = place.open()
     for record in ((b"x", b"1"), (b"a", b"1"), (b"a", None), (b"b", b"1")):
         written(log, record)

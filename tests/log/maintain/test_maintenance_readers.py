@@ -126,7 +126,7 @@ def test_a_scan_that_has_begun_goes_on(place: Place, work: str) -> None:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_no_record_comes_twice_when_batches_are_joined_under_a_scan(file_place: FilePlace, elsewhere: bool) -> None:
-    """What is read before the replacement shares a batch, after it, with what is to be read next."""
+    """After the replacement, the last record read shares a batch with the next one."""
     log = file_place.open(LogConfig(durability="os"))
     for number in range(30):
         log.append(b"%d" % number)
@@ -171,7 +171,7 @@ def test_a_time_is_found_while_segments_are_replaced(file_place: FilePlace, monk
     work: list[Callable[[], object]] = [log._merge_segments, lambda: log.trim(60)]
 
     def refresh(self: Any) -> bool:
-        """What it has listed is gone the next moment."""
+        """The listed files are gone right after the listing."""
         done = real(self)
         if work:
             work.pop(0)()
@@ -184,7 +184,7 @@ def test_a_time_is_found_while_segments_are_replaced(file_place: FilePlace, monk
 
 
 def test_a_page_holds_a_record_however_many_were_removed_before_it(place: Place) -> None:
-    """Who reads in pages continues after the last record of each: one without any would be the end."""
+    """A reader of pages continues after the last record of each page; an empty page would look like the end."""
     log = place.open(LogConfig(durability="os"))
     for number in range(50):
         log.append_many([(b"%d" % number, b"a")], producer=Producer(number, 0, 0))
@@ -270,7 +270,7 @@ def test_between_any_two_steps_of_a_swap_readers_see_a_whole_log(
 def test_a_listing_that_misses_the_swap_and_what_it_replaced_is_looked_at_again(
     file_place: FilePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory is not listed in one moment: what is renamed meanwhile may be missing under both names."""
+    """Listing a directory is not atomic: a file that is renamed meanwhile may be missing under both names."""
     log = numbered(file_place)
     stale = log._access.directory.names()
     log._merge_segments()
@@ -299,7 +299,7 @@ def test_a_replaced_segment_is_let_go_when_its_readers_are_gone(file_place: File
 
 
 def open_files() -> list[str]:
-    """What this process has open."""
+    """Return the files that this process has open."""
     found = []
     for number in os.listdir("/proc/self/fd"):
         try:

@@ -19,7 +19,7 @@ from ..places import FilePlace, MemoryPlace, Place, fill, named, now_ms, values
 
 
 def in_segments(place: Place, *counts: int, **settings: Any) -> Log:
-    """So many records in each sealed segment."""
+    """Create a log with these numbers of records in its sealed segments."""
     log = place.open(**settings)
     for count in counts:
         fill(log, count, start=log.next_offset)

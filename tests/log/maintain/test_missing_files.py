@@ -1,5 +1,5 @@
-"""Where a log begins and ends is compared with what records it. A loss is reported until it is trimmed; states that a
-crash or a running writer leaves are no loss. Every file, deleted and cut: tests/faults/test_missing_files.py."""
+"""Start and end of a log are compared with the files that record them. A loss is reported until it is trimmed; the
+traces of a crash or of a running writer are no loss. Every file: tests/faults/test_missing_files.py."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_removing_a_log_leaves_no_state_that_looks_like_a_loss() -> None:
 
 
 def test_a_published_end_that_cannot_be_lowered_is_withdrawn() -> None:
-    """Before a truncation. Otherwise what was truncated would look lost."""
+    """Before a truncation: otherwise the truncated records would look lost."""
     directory = FaultyDirectory(MemoryDirectory())
     published = PublishedByReplacing(directory, "visible")
     published.store(10, 1)

@@ -27,9 +27,9 @@ from sawlog.log.remote import UNKNOWN
 
 from ..places import INDEX, TIME_INDEX, Place, fill, named, values
 
-#: What replaces the segments with offsets from 0 to 9.
+#: The replacement of the segments with offsets from 0 to 9.
 SWAPPED = f"{0:020d}-{10:020d}.log"
-#: What the log's checkpoint speaks of when the list of leader epochs is missing or damaged.
+#: Content of the log's checkpoint when the list of leader epochs is missing or damaged.
 EPOCHS = Epochs(((0, 0), (3, 13)))
 RECORDS = [b"%d" % i + b"." * (10 - len(b"%d" % i)) for i in range(13)]
 
@@ -143,8 +143,8 @@ def epochs(place: Place, closed: bool) -> set[int]:
 
 
 def truncation(place: Place, closed: bool) -> set[int]:
-    """It was to begin another epoch after the thirteen records, and one more is there. If the checkpoint says that the
-    log was closed since, that cannot be: then nothing is cut."""
+    """A truncation to thirteen records had begun, and one more record is in the log. If the checkpoint says that the
+    log was closed since, that is impossible, and nothing is cut."""
     start = 10 if closed else 13
     if not closed:
         last = place.batches(10)[2]
@@ -250,7 +250,7 @@ def test_row(place: Place, where: Where, closed: bool) -> None:
         assert str(where.value) in str(log.recovery)
 
     serves_the_rest(log, unreadable)
-    # Without the list of what is only in the replica, nothing here is unreadable, but the beginning is not known.
+    # Without the list of tiered segments, all local records are readable, but the start of the log is unknown.
     is_complete = not unreadable and where is not Where.REMOTE
     assert log.verify().ok == (is_complete and (where, closed) not in SUPERFLUOUS)
     CHECKS[action](damaged, log, where, before)
@@ -362,7 +362,7 @@ def ignore(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> No
 
 
 def ask(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> None:
-    """The file is kept until the replica has said what it has."""
+    """The file is kept until the replica has listed its segments."""
     assert place.files()["remote"] == before["remote"]
     assert log._segment_set.remote is UNKNOWN
 

@@ -1,4 +1,4 @@
-"""What is old or too much goes: by age, by size, on request, and never too much of it."""
+"""Retention removes old and surplus segments, by age, by size and on request, and never more than that."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_damaged_time_index_deletes_nothing_that_is_young(place: Place, state: b
 
 
 def test_young_record_behind_damage_keeps_its_segment(place: Place) -> None:
-    """A bad batch before it, and a time index that ends too early: it is readable all the same."""
+    """A bad batch precedes the record and the time index ends too early, but the record is readable."""
     log = place.open(segment_age_ms=None)
     fill(log, 3, timestamp=1000)
     log.append(b"young")

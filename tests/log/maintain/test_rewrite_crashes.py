@@ -1,4 +1,4 @@
-"""Maintenance that is interrupted at every step: the log holds what it held before, or what it should hold after.
+"""Maintenance interrupted at every step: the log has its content from before or the intended content.
 
 For each task the I/O calls of an undisturbed run are counted. Then it is run again and again on a copy of
 the same log. A *crash* is a call from which on nothing works any more; what lies on the disk then is opened. An *error*
@@ -38,7 +38,7 @@ CHANGES = frozenset({"append", "create", "remove", "rename", "replace", "sync", 
 CONFIG = LogConfig(segment_bytes=9000, index_interval_bytes=300, durability="os", checkpoint_interval_ms=3_600_000)
 Content = tuple[tuple[str, bytes], ...]
 KILLS = int(os.environ.get("SAWLOG_KILLS", "2"))
-#: How many crashes, errors or power cuts of each kind of maintenance the quick tests look at.
+#: Number of crashes, errors or power cuts per kind of maintenance in the quick tests.
 SOME = 12
 SEED = int(os.environ.get("SAWLOG_SEED", "11"))
 
@@ -55,7 +55,7 @@ def everything(log: Log) -> None:
     log.maintain(MaintenanceConfig(compact=True, recompress_after_ms=0, scrub_interval_ms=0))
 
 
-#: What is done, and what was done to the log before that.
+#: The maintenance operation, and the preparation of the log.
 WORK: dict[str, tuple[Callable[[Log], object], list[Callable[[Log], object]]]] = {
     "compaction": (compact, []),
     "compaction of tombstones": (forget, [compact]),
@@ -66,7 +66,7 @@ WORK: dict[str, tuple[Callable[[Log], object], list[Callable[[Log], object]]]] =
 
 
 def copy_of(directory: MemoryDirectory) -> MemoryDirectory:
-    """What a dead process leaves."""
+    """Return the files that a dead process leaves behind."""
     made = MemoryDirectory(directory.path)
     for name in directory.names():
         made.replace(name, directory.read(name))
@@ -125,7 +125,7 @@ class Case:
         assert [record for record in self.before if record in there] == found
 
     def crashed(self, number: int, effect: Any) -> MemoryDirectory:
-        """What is on the disk if everything fails from that changing call on."""
+        """Return the disk if every call fails from that change on."""
         directory = FaultyDirectory(copy_of(self.image))
         log = Log.open(directory, CONFIG)
         directory.arm(Fault(number, operations=CHANGES, forever=True, effect=effect, undo=False))
@@ -159,7 +159,7 @@ class Case:
             assert log.append(b"on") == self.before[-1][0] + 1
 
     def check_done(self, found: list[Seen]) -> None:
-        """As it should be after; a tombstone may wait for the next time if the notes about it were not written."""
+        """Check for the intended content; a tombstone may remain until the next run if its state was not written."""
         stay = set(self.after)
         assert [r for r in found if r in stay or r[3] is None or r[4] is not None] == self.after
 
@@ -360,7 +360,7 @@ class _Volatile(MemoryDirectory):
 
     @staticmethod
     def _losses(count: int) -> Iterator[tuple[bool, ...]]:
-        """Which of the changes are lost: all ways for a few; else none, all, each alone, all but each, some."""
+        """Yield sets of lost changes: all combinations of a few, else none, all, each alone, all but each, some."""
         if count <= 3:
             yield from itertools.product((False, True), repeat=count)
             return
@@ -398,7 +398,7 @@ class _VolatileStorage(MemoryStorage):
 
 
 def cut_during(image: MemoryDirectory, work: Callable[[_Volatile], Callable[[], object]]) -> list[MemoryDirectory]:
-    """Every disk that a power cut can leave: `work` opens the directory and says what is done then."""
+    """Return every disk that a power cut can leave. `work` opens the directory and returns the call to interrupt."""
     directory = _Volatile()
     for name in image.names():
         directory.replace(name, image.read(name))
@@ -472,8 +472,8 @@ def test_a_replacement_that_is_damaged_is_set_aside_and_the_old_segments_serve(c
 
 
 def test_kill_9_during_maintenance_loses_nothing(tmp_path: Path) -> None:
-    """One process appends and keeps rewriting; it is killed again and again. What it said it wrote is there, and of
-    every key at least the last value."""
+    """One process appends and keeps rewriting; it is killed repeatedly. Every acknowledged record survives, of each
+    key at least the last value."""
     rng = random.Random(SEED)
     for kill in range(KILLS):
         worker = start("rewriting", tmp_path, SEED + kill)

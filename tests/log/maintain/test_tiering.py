@@ -129,7 +129,7 @@ def test_times_are_found_wherever_they_are() -> None:
     asked = mirror.asked
     assert log.offset_at(1059) == 59
     assert log._newest() == (59, 1059)
-    assert mirror.asked == asked  # what is recorded of the mirror says that it is not there
+    assert mirror.asked == asked  # the recorded state of the mirror says that the segment is missing
     assert [log.offset_at(each) for each in (0, 1000, 1007, 1059, 1060)] == [0, 0, 7, 59, 60]
     log.append(b"old", timestamp=5)
     assert log.offset_at(3) == 0

@@ -123,7 +123,7 @@ def test_torn_batch_below_the_watermark_is_corruption(place: Place) -> None:
 
 @pytest.mark.parametrize("watermark", range(6))
 def test_everything_whole_is_kept_wherever_the_watermark_is(place: Place, watermark: int) -> None:
-    """It is a lower bound: what is whole above it was written, and may have been read."""
+    """The watermark is a lower bound: complete batches above it were written, and may have been read."""
     log = place.open()
     expected = fill(log, 5)
     positions = [batch.position for batch in place.batches()] + [len(place.files()[named(0)])]
@@ -273,7 +273,7 @@ def test_whole_looking_batch_inside_a_torn_record_is_not_taken_for_one(place: Pl
     assert again.append(b"next") == 2
 
 
-# --- the large segment: what is durable stays where it is, the rest moves
+# --- the large segment: durable batches stay in place, the rest moves
 
 
 @pytest.fixture
@@ -416,7 +416,7 @@ def test_segment_in_the_middle_gone_is_noticed_by_whoever_reads_it(place: Place)
 
 @pytest.mark.parametrize("left", [0, 1, 30])
 def test_emptied_segment_is_noticed(place: Place, left: int) -> None:
-    """By whoever reads it, once; what follows is served."""
+    """The first reader reports the damage, once; later segments are served."""
     log = place.open()
     fill(log, 5)
     log.seal()

@@ -27,7 +27,7 @@ def no_collector() -> Iterator[None]:
 
 
 def open_below(directory: Path) -> set[str]:
-    """What of a directory this process has open or mapped, also if it is deleted."""
+    """Return the files of a directory that this process has open or mapped, including deleted ones."""
     found = []
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):

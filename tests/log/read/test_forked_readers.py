@@ -13,7 +13,7 @@ from sawlog.errors import LogClosed
 
 
 def in_child(work: Callable[[], object]) -> str:
-    """What a forked child makes of it, after the parent has gone on."""
+    """Return the result of `work` in a forked child, after the parent has continued."""
     read, write = os.pipe()
     go, told = os.pipe()
     pid = os.fork()
@@ -39,7 +39,7 @@ def log(tmp_path: Path) -> Log:
 
 
 def after(work: Callable[[], object], then: Callable[[], object]) -> str:
-    """What a child finds that was forked before the parent did something."""
+    """Return the result of `work` in a child that was forked before the parent ran `then`."""
     in_child(work)
     then()
     in_child.wake()  # type: ignore[attr-defined]

@@ -136,7 +136,7 @@ def time_indexed(place: Place) -> list[int]:
 @pytest.mark.parametrize("base", [0, 12])
 @some_or_all(60)
 def test_damaged_time_index_gives_no_wrong_answer(memory_place: Place, base: int, most: int | None) -> None:
-    """Any byte of it: a time index is a cache, and what it says is checked against the log."""
+    """Damages any byte. A time index is a cache, and its entries are checked against the log."""
     stamps = time_indexed(memory_place)
     whole = memory_place.files()[named(base, TIME_INDEX)]
     assert len(whole) >= 3 * 12

@@ -98,7 +98,7 @@ def abandoned(directory: Path, config: LogConfig) -> Log:
         if offset == 1500:
             log.sync()
             log._access.appender.checkpoints.save(clean=False)  # type: ignore[union-attr]
-    log._access.appender.held.release()  # type: ignore[union-attr]  # what the kernel does for a dead process
+    log._access.appender.held.release()  # type: ignore[union-attr]  # as the kernel does for a dead process
     return log
 
 
@@ -135,7 +135,7 @@ def test_a_scan_goes_on_when_recovery_changes_the_file_under_it(
 
 
 def test_a_reader_believes_only_whole_batches(tmp_path: Path) -> None:
-    """What a reader may find while a batch is being written: parts of it in any order, zeros for the rest."""
+    """While a batch is being written, a reader may find parts of it in any order, and zeros for the rest."""
     log = Log.open(tmp_path, LogConfig(durability="os"))
     log.append(content.make("0"))
     (path,) = tmp_path.glob("*.log")
@@ -166,7 +166,7 @@ def test_a_reader_believes_only_whole_batches(tmp_path: Path) -> None:
                 file.write(whole)
             assert [content.name_of(record.value) for record in reader.follow(timeout=0)] == ["0", "1"]
             assert content.name_of(reader.read(1).value) == "1"
-    log._access.appender.held.release()  # type: ignore[union-attr]  # nothing is left of what it has written
+    log._access.appender.held.release()  # type: ignore[union-attr]  # its writes are lost
     log._access.segments.close()
 
 

@@ -505,7 +505,7 @@ def test_reader_works_without_a_sound_checkpoint(place: Place) -> None:
 
 
 def test_memory_is_let_go_behind_a_long_scan(file_place: FilePlace) -> None:
-    """Not how much (that is the benchmarks' business), but that what was let go is still right."""
+    """Records are still correct after their pages were released; benchmarks measure the amount."""
     log = file_place.open()
     log.append_batches(_many_batches(700, 60_000))
     log.seal()

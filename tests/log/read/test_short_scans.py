@@ -1,4 +1,4 @@
-"""Short scans and pages give what the general path gives, wherever segments end and whatever batches contain.
+"""Short scans and pages return the same as the general path, for any segment boundaries and batch contents.
 
 A reader whose fast paths answer nothing is the judge: `Reader.chunks` finds, checks and filters every batch.
 """
@@ -64,7 +64,7 @@ def take(log: Log, step: str, number: int) -> None:
 
 
 def judge_of(log: Log) -> Log:
-    """The same log, read only in the general way."""
+    """Return the log, read only through the general path."""
     made = Log.open(log.path, log.config, mode="r")
     reader: Any = made._access.reader
     reader._fast = Nothing()
@@ -72,7 +72,7 @@ def judge_of(log: Log) -> Log:
 
 
 def outcome(records: Iterator[Record]) -> tuple[list[Record], object]:
-    """What comes out, and the error at its end."""
+    """Return the records, and the error that ended the scan."""
     found: list[Record] = []
     try:
         found.extend(records)  # keeps what came before an error
@@ -213,7 +213,7 @@ def test_pages_and_scans_across_segments_end_within_their_size(file_place: FileP
 
 
 def test_a_scan_that_was_begun_reads_segments_that_came_later(file_place: FilePlace) -> None:
-    """Only the first bytes are read at once; a scan of several segments goes on after the log has grown and rotated."""
+    """A scan reads only the first bytes immediately, and continues after the log has grown and rotated."""
     log = file_place.open(segment_age_ms=None)
     log.append_many([b"%d" % number for number in range(10)])
     log.seal()

@@ -247,7 +247,7 @@ def test_what_the_active_segment_has_mapped_is_not_used_after_it_was_cut(file_pl
 
 
 def places_of(path: Path) -> list[tuple[int, BatchHeader]]:
-    """Where each batch of a segment is."""
+    """Return position and header of each batch of a segment."""
     found, at = [], 0
     for header in scan(path.read_bytes()):
         found.append((at, header))
@@ -287,7 +287,7 @@ def test_damage_is_found_unless_the_batch_was_compared_before(file_place: FilePl
 
 
 def test_a_page_is_whole_while_other_threads_map_the_file_again(file_place: FilePlace) -> None:
-    """A walk lets other threads run; what it walks over stays mapped until it has ended."""
+    """A walk lets other threads run; its bytes stay mapped until it has ended."""
     log = file_place.open(segment_age_ms=None)
     for number in range(5000):
         log.append(b"%d " % number * 20)

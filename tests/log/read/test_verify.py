@@ -32,7 +32,7 @@ def sound(place: Place, **settings: Any) -> Log:
 
 
 def patched(batch: bytes, at: int, data: bytes) -> bytes:
-    """A batch with other bytes and a CRC that is right all the same."""
+    """Return the batch with some bytes replaced and a matching CRC."""
     made = bytearray(batch)
     made[at : at + len(data)] = data
     made[17:21] = struct.pack(">I", crc32c(bytes(made[21:])))
