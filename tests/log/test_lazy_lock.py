@@ -288,6 +288,28 @@ def test_a_released_log_reads_on_and_may_lock_again(place: Place) -> None:
     assert log._locked
 
 
+def test_a_lock_that_another_thread_releases_before_it_is_held_is_taken_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(place)
+    log = lazily(place)
+    log.append(b"one")
+    writable = Log._writable
+
+    def released(self: Log) -> Any:
+        monkeypatch.undo()
+        appender = writable(self)
+        log._release()
+        return appender
+
+    monkeypatch.setattr(Log, "_writable", released)
+    with log._hold():
+        assert log.append(b"two") == 4
+    log.close()
+    with pytest.raises(LogClosed), log._hold():
+        pass
+
+
 def test_releasing_what_is_not_locked_does_nothing(place: Place) -> None:
     made(place)
     log = lazily(place)

@@ -711,10 +711,14 @@ class Log(Partition, Closing):
     def _hold(self) -> Iterator[None]:
         """Block appends, truncation and trimming by other threads; the holder may do all three. Takes the lock if
         necessary. Hold it briefly, and not around maintenance: `compact` and similar calls refuse to run inside."""
-        appender = self._writable()
-        with appender.lock:
-            appender.check_open()
-            yield
+        while True:
+            appender = self._writable()
+            with appender.lock:
+                if self._access.is_released(appender):  # just now: take the lock again
+                    continue
+                appender.check_open()
+                yield
+                return
 
     def _take(self) -> None:
         """Take the writer's lock unless this process has it; `DirectoryLocked` if another process does."""

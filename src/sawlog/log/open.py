@@ -218,9 +218,10 @@ class Access:
             raise LogClosed(f"the log {self.directory.path} is closed")
         if self.appender is not None and not (self.appender.closed and self._locks_late):
             return self.appender
-        if self.appender is not None:  # an interrupt came during the release
+        if self.appender is not None:  # another thread is releasing it, or an interrupt came during that
             with self._locking:
-                self._become_reader()
+                if self.appender is not None and self.appender.closed:
+                    self._become_reader()
         if self._inherited:
             raise LogClosed(
                 f"the log {self.directory.path} was opened by the parent process, before the fork; open it again here"
@@ -228,6 +229,10 @@ class Access:
         if not self._locks_late:
             raise ReadOnlyLog(f'the log {self.directory.path} was opened with mode="r"')
         return self._become_writer(on_lock)
+
+    def is_released(self, appender: Appender) -> bool:
+        """Return whether another thread has released the lock of this appender, so that it can be taken again."""
+        return appender.closed and self._locks_late and not self.closed
 
     def producers(self) -> ProducerState:
         """Return the producer state: the writer's, or one loaded from the files."""
