@@ -212,6 +212,7 @@ class SharedLog:
                 return
         if _state(appender) != before:
             self._shape = _new_shape()
+        appender.pause()
         segment = appender.segments.active
         offset, position = segment.tail
         held.leave(TurnNote(self._shape, segment.base_offset, position, offset).encode())
