@@ -24,7 +24,7 @@ from ..errors import RecordTooLarge, SawlogError, StorageError
 from ..storage import Directory
 from ..storage.counters import count
 from ..storage.forking import forkable
-from .commit import Durability, Tail
+from .durability import Durability, Tail
 from .files import file_name
 from .index import MAX_SPAN, TIME_ENTRY_BYTES
 from .segment import Segment

@@ -3,8 +3,8 @@
 A batch arrives encoded. Under the log's lock, `Appender.place` checks it, assigns its offsets and leader epoch, writes
 it at the end of the active segment and indexes it. Once the whole append is placed it counts as written
 (`complete_append`); then, outside the lock, the durability policy decides whether the caller blocks until the bytes are
-synced. Records become visible when they are durable under "always", otherwise when they are written (see commit.py). A
-reader that sees the new end finds everything else in place.
+synced. Records become visible when they are durable under "always", otherwise when they are written (see
+durability.py). A reader that sees the new end finds everything else in place.
 
     durable_offset <= visible_offset <= written_offset <= next_offset
 
@@ -18,7 +18,7 @@ the next caller takes the lock, `Appender.recover` brings the log to a defined s
 stays, any other is removed durably, and what describes the tail in memory is rebuilt from the file.
 
 Next: the compiled part of placing (batch/kernel/placing.py), the active segment (active_segment.py), group commit and
-visibility (commit.py), the checkpoint (checkpointer.py), encoders (encoding.py), the maintenance lock (lock.py).
+visibility (durability.py), the checkpoint (checkpointer.py), encoders (encoding.py), the maintenance lock (lock.py).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from ..storage import Directory, Lock
 from ..storage.forking import forkable, notify_after_fork
 from .active_segment import CHANGE, ActiveSegment
 from .checkpointer import Checkpointer, LogLineage
-from .commit import DurabilityCallbacks
+from .durability import DurabilityCallbacks
 from .encoding import EncoderPool, recipe_of
 from .files import PRODUCERS
 from .index import MAX_SPAN

@@ -20,7 +20,7 @@ from ..storage import Directory
 from ..storage.forking import forkable
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .commit import Durability, Tail
+from .durability import Durability, Tail
 from .epochs import Epochs, store_epochs
 from .remote import RemoteSegments, store_remote
 from .segments import SegmentSet

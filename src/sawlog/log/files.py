@@ -10,7 +10,7 @@ checkpoint                       watermark, log start, clean-shutdown mark, see 
 producers                        state of idempotent producers, see producers.py
 maintenance                      state of maintenance, see maintenance_state.py
 wanted                           a writer waits for maintenance to end, see lock.py
-visible                          where readers in other processes stop, see commit.py
+visible                          where readers in other processes stop, see durability.py
 leader-epoch-checkpoint          leader epochs, as Kafka writes them, see epochs.py
 remote                           segments that are only in the replica, see remote.py
 *.tmp                            being written; worthless after a crash

@@ -1,10 +1,10 @@
 """The read path of a log: by offset, in order, as Arrow, as raw batches, by time, and following its end.
 
-No reader goes beyond the visible end (commit.py). A reader of *committed* records stops at the last stable offset and
-does not see the records of aborted transactions (transactions.py); no reader sees markers. Nothing here takes a lock.
-Each call works on the segments as they were when it started, checks every batch, and never skips one silently: what
-cannot be read raises `CorruptBatch` with the next readable offset, from where the caller may continue. If a file is
-missing because the log was trimmed meanwhile, that is `OffsetOutOfRange`, not a gap.
+No reader goes beyond the visible end (durability.py). A reader of *committed* records stops at the last stable offset
+and does not see the records of aborted transactions (transactions.py); no reader sees markers. Nothing here takes a
+lock. Each call works on the segments as they were when it started, checks every batch, and never skips one silently:
+an unreadable batch raises `CorruptBatch` with the next readable offset, from where the caller may continue. If a file
+is missing because the log was trimmed meanwhile, that is `OffsetOutOfRange`, not a gap.
 
 What is only in the replica (remote.py) is asked for where an offset is below the first segment: where a log that is not
 tiered raises `OffsetOutOfRange`. A scan that begins there goes on with the segments, also if some of them are removed

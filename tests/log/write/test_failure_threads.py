@@ -20,8 +20,8 @@ import pytest
 
 from sawlog import Log, LogConfig, Record, Writer
 from sawlog.errors import LogClosed, LogFailed, OffsetOutOfRange
-from sawlog.log import commit as group_commit
-from sawlog.log.commit import Durability
+from sawlog.log import durability as group_commit
+from sawlog.log.durability import Durability
 from sawlog.log.segments import SegmentSet
 from sawlog.storage import MemoryDirectory
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory

@@ -24,9 +24,9 @@ from sawlog import Interval, Log, LogConfig, clock
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
 from sawlog.errors import CorruptBatch, OffsetOutOfRange, StorageFull
-from sawlog.log import commit
+from sawlog.log import durability
 from sawlog.log import writer as writer_module
-from sawlog.log.commit import Durability
+from sawlog.log.durability import Durability
 from sawlog.log.segments import SegmentSet
 from sawlog.storage import FileDirectory, MemoryDirectory
 from sawlog.storage import file as file_module
@@ -177,7 +177,7 @@ def test_the_four_ends_are_in_order_while_threads_append_sync_and_truncate(place
 
 def test_an_end_that_is_out_of_order_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check is not a minimum that would hide what it should show."""
-    monkeypatch.setattr(commit, "_READ_ATTEMPTS", 3)
+    monkeypatch.setattr(durability, "_READ_ATTEMPTS", 3)
     log = place.open(QUIET)
     fill(log, 3)
     appender = log._access.appender

@@ -57,7 +57,7 @@ class SegmentSetFields:
 
 @cython.cclass
 class DurabilityFields:
-    """Fields of `log.commit.Durability`: the ends of a log, which every append moves and publishes."""
+    """Fields of `log.durability.Durability`: the ends of a log, which every append moves and publishes."""
 
     __dict__: dict
     __weakref__: object
