@@ -107,7 +107,7 @@ def records_html(records: Iterable[Any]) -> str:
     return html_table(("partition", "offset", "time", "key", "value"), rows) if rows else ""
 
 
-def html_page(title: str, *parts: str) -> str:
+def html_block(title: str, *parts: str) -> str:
     """Build a block of HTML with a title."""
     return f"<div><b>{escape(title)}</b>{''.join(parts)}</div>"
 
@@ -126,9 +126,9 @@ def render_soon(thing: object, make: Callable[[], str]) -> str:
         try:
             made.append(make())
         except Exception as error:  # displayed instead
-            made.append(html_page(repr(thing), html_line(f"{type(error).__name__}: {error}")))
+            made.append(html_block(repr(thing), html_line(f"{type(error).__name__}: {error}")))
 
     thread = threading.Thread(target=run, name="sawlog-display", daemon=True)
     thread.start()
     thread.join(_RENDER_S)
-    return made[0] if made else html_page(repr(thing), html_line("busy: it took too long to look"))
+    return made[0] if made else html_block(repr(thing), html_line("busy: it took too long to look"))

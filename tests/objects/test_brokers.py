@@ -21,7 +21,7 @@ from sawlog.batch import kernel
 from sawlog.batch.build import Producer, encode
 from sawlog.batch.checksum import crc32c
 from sawlog.batch.header import TRANSACTIONAL_BIT
-from sawlog.broker.access import Access, Login
+from sawlog.broker.client_credentials import Access, Login
 from sawlog.broker.config import Address
 from sawlog.broker.membership import ClusterMembership, Kind, weight
 from sawlog.broker.remote import connect

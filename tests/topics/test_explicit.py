@@ -132,8 +132,8 @@ def test_members_are_told_which_partitions_they_get_and_lose(store: Store) -> No
         "billing",
         "orders",
         auto_commit_ms=None,
-        on_assigned=lambda shares: told.append(("got", shares)),
-        on_revoked=lambda shares: (told.append(("loses", shares)), first.commit())[0],
+        on_assigned=lambda partitions: told.append(("got", partitions)),
+        on_revoked=lambda partitions: (told.append(("loses", partitions)), first.commit())[0],
     )
     assert told == []
     assert len(first.poll()) == 20
@@ -157,8 +157,8 @@ def test_members_are_told_which_partitions_they_get_and_lose(store: Store) -> No
 
 
 def test_a_consumer_may_seek_when_it_is_told_what_it_got(store: Store) -> None:
-    def skip(shares: set[TopicPartition]) -> None:
-        for topic, number in shares:
+    def skip(partitions: set[TopicPartition]) -> None:
+        for topic, number in partitions:
             made[0].seek(topic, number, 8)
 
     made = [store.consumer("billing", "orders", on_assigned=skip)]

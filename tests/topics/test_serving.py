@@ -97,7 +97,7 @@ def test_a_served_group_is_not_moved_committed_or_deleted_by_others(store: Direc
     ):
         with pytest.raises(GroupActive, match=f"connect to {ADDRESS}"):
             change()
-    assert {share: each.offset for share, each in store.groups.offsets.of("billing").items()} == PLACES
+    assert {partition: each.offset for partition, each in store.groups.offsets.of("billing").items()} == PLACES
     served.release()
     store.groups.seek("billing", {("orders", 0): 1})
     store.groups.delete("billing")

@@ -148,13 +148,13 @@ class AsyncConsumer:
         """Continue at an offset, "earliest", "latest", or the first record that is not older than a datetime."""
         self.sync.seek(topic, partition, place)
 
-    def pause(self, *shares: TopicPartition) -> None:
+    def pause(self, *partitions: TopicPartition) -> None:
         """Stop reading these partitions until `resume`; they stay assigned. Without arguments, all of them."""
-        self.sync.pause(*shares)
+        self.sync.pause(*partitions)
 
-    def resume(self, *shares: TopicPartition) -> None:
-        """Continue these partitions where they were paused. Without arguments, all of them."""
-        self.sync.resume(*shares)
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Resume reading these partitions where they were paused; without arguments, all paused partitions."""
+        self.sync.resume(*partitions)
         if self._waker is not None:
             self._waker.wake()
 

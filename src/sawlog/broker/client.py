@@ -27,7 +27,7 @@ from ..errors import (
     SawlogError,
     TopicNotFound,
 )
-from .access import Access
+from .client_credentials import Access
 from .config import Address
 from .wire.errors import ErrorCode
 

@@ -62,8 +62,8 @@ from ..store.base.partition import unsupported
 from ..store.groups import GroupRow
 from ..store.partitioner import Router
 from ..store.writer import Packer
-from .access import Access
 from .client import Cluster, ConsumerGroupDescribeRequest, TopicPartition, admin, check, consumer, producer
+from .client_credentials import Access
 from .config import Address
 from .security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
 from .security.authorizer import sorted_bindings

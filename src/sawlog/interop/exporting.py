@@ -182,7 +182,8 @@ class ExportRows:
 
     @property
     def ends(self) -> memoryview:
-        """Arrow's offsets buffer of the values."""
+        """Arrow's whole offsets buffer: the int32 positions in `content` where values begin and end. A slice starts at
+        index `values.offset`."""
         return memoryview(self.values.buffers()[1]).cast("B").cast("i")
 
     @property

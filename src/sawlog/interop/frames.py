@@ -124,7 +124,8 @@ class FrameLog(WalkedLog):
 
     @abstractmethod
     def resync(self, segment: SegmentFile, cursor: Cursor) -> ResyncPoint | None:
-        """Return the position of the first complete record after the cursor, if that is certain."""
+        """Return where records continue: the first complete record after the cursor. None if its position is not
+        certain."""
 
     def find_tear(
         self, segment: SegmentFile, start: int, end: int, offset: int, *, broken: bool, exact: bool
@@ -465,7 +466,8 @@ class RestartingLog(FrameLog):
         return True
 
     def _candidates(self, segment: SegmentFile, start: int, end: int, ranges: tuple[Range, ...]) -> Iterator[int]:
-        """Yield the positions from `start` to `end` where such a record may begin."""
+        """Yield the positions from `start` to before `end` where a record with an offset in one of `ranges` may
+        begin."""
         margin = self.head.size + 1
         while start < end:
             count = min(_WINDOW_BYTES, end - start)

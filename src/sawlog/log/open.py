@@ -417,7 +417,8 @@ class Access:
 
 
 def _directory(path: Path, undo: ExitStack, *, create: bool) -> Directory:
-    """Return the directory of a log. If it is opened here, `undo` closes it."""
+    """Return the log's directory: the given one, or one opened at a path, which `undo` closes. Raises `InvalidConfig`
+    for a URL and, with `create`, for a path inside a store that is not a partition."""
     if isinstance(path, (str, PathLike)):
         refuse_address(path, 'use sawlog.open("{address}"), which has topics; a single log is always in a directory')
         if create:

@@ -194,7 +194,8 @@ class Segment(Batches):
         self.directory.remove(file_name(self.base_offset, TIME_INDEX))
 
     def load_transaction_index(self) -> TransactionIndex | None:
-        """Load the transaction index; None if the file is missing or describes other bytes."""
+        """Load the transaction index and return it; None if the file cannot be read, is damaged, or does not match the
+        segment's current end."""
         try:
             data = self.directory.read(file_name(self.base_offset, TXN_INDEX))
         except StorageError:

@@ -85,7 +85,7 @@ class Frontier:
         """Return the marks after the next round; the same marks if there is nothing new."""
         made = {number: self._mark(number) for number in range(self._partitions())}
         ahead = {("", number): mark.end - self.begin(number, mark) for number, mark in made.items()}
-        ahead = {share: lag for share, lag in ahead.items() if lag > 0}
+        ahead = {partition: lag for partition, lag in ahead.items() if lag > 0}
         if sum(ahead.values()) > self._max_records:
             few = split_quota(ahead, self._max_records)
             for _, number in ahead:
@@ -208,7 +208,7 @@ class Rounds:
 
     @staticmethod
     def _once(table: Table, identity: TableIdentity, change: TableCommit) -> None:
-        """Commit, unless an earlier process did: then the marks match."""
+        """Commit `change`, unless the table already has its marks: then a crashed run has committed it."""
         found = table.snapshot()
         if found is None or dict(found.marks) != dict(change.marks):
             table.commit(identity, change)

@@ -4,7 +4,8 @@
 member has two more than another that could take one of them, directly or through others. It is *sticky*: a partition
 stays with its owner unless balance requires a move. It is deterministic: members that see the same state compute the
 same result without communication. Members that see different states (one has just died, and not all have noticed) may
-disagree for a moment. That is harmless, because owning a partition also requires its lock (see `members`).
+disagree for a moment. That is harmless, because owning a partition also requires its lock (see
+`sawlog.store.directory.members`).
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ def assign(
     current owners."""
     plan: dict[str, set[TopicPartition]] = {member: set() for member in sorted(subscriptions)}
     free: list[TopicPartition] = []
-    for share in sorted(partitions):
-        owner = owners.get(share)
-        if owner is not None and share[0] in subscriptions.get(owner, ()):
-            plan[owner].add(share)
+    for partition in sorted(partitions):
+        owner = owners.get(partition)
+        if owner is not None and partition[0] in subscriptions.get(owner, ()):
+            plan[owner].add(partition)
         else:
-            free.append(share)
-    for share in free:
-        takers = [member for member in plan if share[0] in subscriptions[member]]
+            free.append(partition)
+    for partition in free:
+        takers = [member for member in plan if partition[0] in subscriptions[member]]
         if takers:
-            plan[min(takers, key=lambda member: (len(plan[member]), member))].add(share)
+            plan[min(takers, key=lambda member: (len(plan[member]), member))].add(partition)
     while _level(plan, subscriptions):
         pass
     return plan
@@ -44,9 +45,9 @@ def _level(plan: dict[str, set[TopicPartition]], subscriptions: Mapping[str, Col
     for giver in sorted(plan, key=lambda member: (-len(plan[member]), member)):
         path = _way_down(plan, subscriptions, giver)
         if path:
-            for member, share, taker in path:
-                plan[member].remove(share)
-                plan[taker].add(share)
+            for member, partition, taker in path:
+                plan[member].remove(partition)
+                plan[taker].add(partition)
             return True
     return False
 
@@ -67,12 +68,12 @@ def _way_down(
         if len(plan[member]) <= len(plan[giver]) - 2:
             path: list[tuple[str, TopicPartition, str]] = []
             while member != giver:
-                before, share = came_from[member]
-                path.append((before, share, member))
+                before, partition = came_from[member]
+                path.append((before, partition, member))
                 member = before
             return path
         # The last partition of each topic that it owns: low numbers stay where they are.
-        offers = {share[0]: share for share in sorted(plan[member])}
+        offers = {partition[0]: partition for partition in sorted(plan[member])}
         for other in sorted(plan.keys() - seen, key=lambda each: (len(plan[each]), each)):
             wanted = [offers[topic] for topic in sorted(offers) if topic in subscriptions[other]]
             if wanted:

@@ -13,9 +13,9 @@ does `close` during an exception, or from another thread. With `poll` all record
 
 *Members.* Partitions are shared evenly between the members of a group, in this process and in others of the machine.
 When one joins, leaves or dies, the others notice shortly, release or take partitions, and continue where the previous
-owner had committed. `members` explains why that is safe. A member that does not request records for
-`max_poll_interval_ms`, or whose process was stopped for `session_timeout_ms`, loses its partitions to the others; its
-next call raises `GroupFenced`. The call after that joins again.
+owner had committed. `sawlog.store.directory.members` explains why that is safe. A member that does not request records
+for `max_poll_interval_ms`, or whose process was stopped for `session_timeout_ms`, loses its partitions to the others;
+its next call raises `GroupFenced`. The call after that joins again.
 
 *Positions.* A group without a committed offset begins at `start`. That is decided once, for all partitions of a topic,
 by the first member; a partition that is added to the topic later, or a topic that is deleted and recreated, is read
@@ -83,7 +83,7 @@ _logger = logging.getLogger("sawlog.store.consumer")
 _BEAT_S = 0.25
 
 #: Called with partitions.
-OnShares = Callable[[set[TopicPartition]], None]
+OnPartitions = Callable[[set[TopicPartition]], None]
 
 
 class Consumer:
@@ -102,8 +102,8 @@ class Consumer:
         max_poll_interval_ms: int,
         member: str | None,
         isolation: Isolation,
-        on_assigned: OnShares | None,
-        on_revoked: OnShares | None,
+        on_assigned: OnPartitions | None,
+        on_revoked: OnPartitions | None,
     ) -> None:
         group = group if group is None else check_group_name(group)
         names = checked_topics(topics)
@@ -244,7 +244,7 @@ class Consumer:
                 self._look_for_topics()
                 with self._lock:
                     self._drop_deleted()
-                if owned.share in self._position:
+                if owned.topic_partition in self._position:
                     raise
         return None
 
@@ -281,7 +281,7 @@ class Consumer:
         """Report newly assigned partitions."""
         if not self._unreported:
             return
-        news, self._unreported = self._unreported & self._position.shares(), set()
+        news, self._unreported = self._unreported & self._position.partitions(), set()
         if news and self._on_assigned is not None:
             self._on_assigned(news)
 
@@ -321,7 +321,7 @@ class Consumer:
         mine, free = self._membership.rebalance(self._watch.partitions())
         if not self._watch.covers(self._membership.topics):
             self._watch.look_soon()  # a member that reads other topics has joined: they count in the assignment
-        self._give_up([share for share in self._position.shares() if share not in mine])
+        self._give_up([partition for partition in self._position.partitions() if partition not in mine])
         self._take(self._membership, free)
 
     def _take_everything(self) -> None:
@@ -333,21 +333,21 @@ class Consumer:
                 if (topic.name, number) not in self._position:
                     self._begin(topic, number, topic.partition(number), start=start)
 
-    def _take(self, membership: GroupMembership, shares: Sequence[TopicPartition]) -> None:
+    def _take(self, membership: GroupMembership, partitions: Sequence[TopicPartition]) -> None:
         """Take free partitions and find out where to continue."""
-        if not shares:
+        if not partitions:
             return
-        topics = {topic.name: topic for topic in self._watch if topic.name in {name for name, _ in shares}}
+        topics = {topic.name: topic for topic in self._watch if topic.name in {name for name, _ in partitions}}
         try:
-            logs = {share: topics[share[0]].partition(share[1]) for share in sorted(shares)}
+            logs = {partition: topics[partition[0]].partition(partition[1]) for partition in sorted(partitions)}
         except TopicNotFound:
             self._watch.look_soon()  # deleted meanwhile
             return
         left = membership.take(list(logs), topics, self._start)
         try:
-            for share in list(left):
-                self._begin(topics[share[0]], share[1], logs[share], committed=left[share])
-                del left[share]
+            for partition in list(left):
+                self._begin(topics[partition[0]], partition[1], logs[partition], committed=left[partition])
+                del left[partition]
         except BaseException:
             membership.give_up(left)
             raise
@@ -368,32 +368,32 @@ class Consumer:
         self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known, isolation=self._isolation))
         self._unreported.add((topic.name, number))
 
-    def _give_up(self, shares: Sequence[TopicPartition]) -> None:
+    def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit and release partitions."""
-        self._report_revoked(shares)
-        if shares and self._auto_commit_s is not None:
+        self._report_revoked(partitions)
+        if partitions and self._auto_commit_s is not None:
             reached = self._position.reached()
-            self._commit(self._position.sure({share: reached[share] for share in shares}))
-        self._remove(shares)
+            self._commit(self._position.sure({partition: reached[partition] for partition in partitions}))
+        self._remove(partitions)
 
-    def _report_revoked(self, shares: Iterable[TopicPartition]) -> None:
+    def _report_revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """Call `on_revoked` for partitions that are about to be released; it may still commit."""
-        told = set(shares) - self._unreported
+        told = set(partitions) - self._unreported
         if told and self._on_revoked is not None:
             self._on_revoked(told)
 
-    def _remove(self, shares: Sequence[TopicPartition]) -> None:
-        self._position.remove(shares)
-        if self._membership is not None and shares:
-            self._membership.give_up(shares)
+    def _remove(self, partitions: Sequence[TopicPartition]) -> None:
+        self._position.remove(partitions)
+        if self._membership is not None and partitions:
+            self._membership.give_up(partitions)
 
     def _drop_deleted(self) -> None:
         """Release partitions whose topic is deleted or was recreated."""
         gone: list[TopicPartition] = []
         for owned in self._position:
-            topic = self._watch.get(owned.share[0])
+            topic = self._watch.get(owned.topic_partition[0])
             if topic is None or topic.id != owned.topic_id:
-                gone.append(owned.share)
+                gone.append(owned.topic_partition)
         self._remove(gone)
 
     def _check_member(self, *, thorough: bool = True) -> None:
@@ -420,8 +420,8 @@ class Consumer:
                 raise GroupError("a consumer without a group has nothing to commit to")
             self._check_member()
             wanted = self._position.reached() if positions is None else dict(positions)
-            for share, offset in wanted.items():
-                self._mine(*share)
+            for partition, offset in wanted.items():
+                self._mine(*partition)
                 checked_position(offset)
             self._commit(wanted)
 
@@ -431,15 +431,17 @@ class Consumer:
         if not changed or membership is None:
             return
         try:
-            membership.commit({share: self._read_so_far(membership, share, at) for share, at in changed.items()})
+            membership.commit(
+                {partition: self._read_so_far(membership, partition, at) for partition, at in changed.items()}
+            )
         except GroupFenced:
             self._position.clear()
             membership.leave()
             raise membership._fenced() from None
         self._position.note_committed(changed)
 
-    def _read_so_far(self, membership: GroupMembership, share: TopicPartition, offset: int) -> Committed:
-        owned = self._mine(*share)
+    def _read_so_far(self, membership: GroupMembership, partition: TopicPartition, offset: int) -> Committed:
+        owned = self._mine(*partition)
         return Committed.by_member(membership.id, owned.topic_id, offset, owned.epoch_of(offset))
 
     # --- inspecting and moving
@@ -461,7 +463,7 @@ class Consumer:
     @property
     def assignment(self) -> set[TopicPartition]:
         """Partitions that it reads now: {(topic, partition)}."""
-        return self._position.shares()
+        return self._position.partitions()
 
     @property
     def positions_lost(self) -> int:
@@ -488,7 +490,7 @@ class Consumer:
 
     def lag(self) -> dict[TopicPartition, int]:
         """Return the number of records of each partition that have not been returned yet."""
-        return {owned.share: owned.lag for owned in self._position}
+        return {owned.topic_partition: owned.lag for owned in self._position}
 
     def seek(self, topic: str, partition: int, place: StartPosition) -> None:
         """Continue at an offset, "earliest", "latest", or the first record that is not older than a datetime."""
@@ -498,19 +500,20 @@ class Consumer:
             epoch = owned.log.leader_epoch
             owned.move(resolve(owned.log, place), epoch)
 
-    def pause(self, *shares: TopicPartition) -> None:
+    def pause(self, *partitions: TopicPartition) -> None:
         """Stop reading these partitions until `resume`; they stay assigned. Without arguments, all of them."""
         with self._lock:
             self._check_open()
-            for share in [self._mine(*share).share for share in shares] or self._position.shares():
-                self._position.pause(share)
+            assigned = [self._mine(*each).topic_partition for each in partitions]
+            for partition in assigned or self._position.partitions():
+                self._position.pause(partition)
 
-    def resume(self, *shares: TopicPartition) -> None:
-        """Continue reading these partitions. Without arguments, all of them."""
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Resume reading these partitions where they were paused; without arguments, all paused partitions."""
         with self._lock:
             self._check_open()
-            for share in shares or self._position.paused:
-                self._position.resume(share)
+            for partition in partitions or self._position.paused:
+                self._position.resume(partition)
 
     @property
     def paused(self) -> set[TopicPartition]:
@@ -534,7 +537,7 @@ class Consumer:
                     self._release()
                 return
             try:
-                self._report_revoked(self._position.shares())
+                self._report_revoked(self._position.partitions())
                 if self._auto_commit_s is not None and self._membership is not None and self._membership.id:
                     self._check_member()
                     reached = self._position.reached() if everything else self._position.processed()
@@ -572,5 +575,5 @@ class Consumer:
             self._release(dropped=True)
 
     def __repr__(self) -> str:
-        state = "closed" if self._ended.is_set() else f"partitions {sorted(self._position.shares())}"
+        state = "closed" if self._ended.is_set() else f"partitions {sorted(self._position.partitions())}"
         return f"<Consumer {self._group!r} of {', '.join(self._watch.names)}: {state}>"

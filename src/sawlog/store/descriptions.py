@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..batch.kernel import Record
-from ..display import counted, html_line, html_page, html_table, records_html, size_text, time_text
+from ..display import counted, html_block, html_line, html_table, records_html, size_text, time_text
 from .settings import Value
 
 #: Maximum number of rows in a table.
@@ -58,7 +58,7 @@ def topic_html(found: TopicDescription, newest: Iterable[Record]) -> str:
         for each in found.rows[:_MOST_ROWS]
     ]
     amount = f"{counted(found.partitions, 'partition')}, {counted(found.records, 'record')}"
-    return html_page(
+    return html_block(
         f"Topic {found.name}: {amount}, {size_text(found.size_bytes)}",
         html_line(f"created {time_text(found.created_ms)}"),
         html_line(settings_text(found.settings)),
@@ -74,7 +74,7 @@ def store_html(path: str, names: Sequence[str], topics: Iterable[TopicDescriptio
         (each.name, each.partitions, each.records, size_text(each.size_bytes), settings_text(each.settings))
         for _, each in zip(range(_MOST_ROWS), topics, strict=False)
     ]
-    return html_page(
+    return html_block(
         f"Store {path}: {counted(len(names), 'topic')}, {counted(len(groups), 'group')}",
         html_table(("topic", "partitions", "records", "size", "settings"), rows) if rows else "",
         html_line(_more(len(names), "topic")),

@@ -109,13 +109,13 @@ class GroupMembership(ABC):
 
     @abstractmethod
     def take(
-        self, shares: Sequence[TopicPartition], topics: Mapping[str, Topic], start: StartPosition
+        self, partitions: Sequence[TopicPartition], topics: Mapping[str, Topic], start: StartPosition
     ) -> dict[TopicPartition, tuple[int, int] | None]:
         """Take the partitions without an owner; return where the group continues in each (offset and leader epoch),
         None for the first record. No commit of an earlier owner can follow."""
 
     @abstractmethod
-    def give_up(self, shares: Iterable[TopicPartition]) -> None:
+    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Release partitions, after the last commit."""
 
     @abstractmethod
@@ -201,11 +201,11 @@ class GroupMembership(ABC):
         if view.silent - {me}:
             self.fence_silent()
             view = self._assigned_view = self.view()
-        owners = {share: id for share, id in view.owners.items() if id in view.subscriptions and id != me}
+        owners = {partition: id for partition, id in view.owners.items() if id in view.subscriptions and id != me}
         owners.update(dict.fromkeys(self.owned, me))
         mine = assign({**view.subscriptions, me: self._options.topics}, partitions, owners)[me]
         self._due_count = len(mine)
-        return mine, [share for share in mine if share not in owners]
+        return mine, [partition for partition in mine if partition not in owners]
 
     # --- leaving
 

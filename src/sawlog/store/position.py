@@ -54,7 +54,7 @@ class PartitionPosition:
         committed: int | None = None,
         isolation: Isolation = "committed",
     ) -> None:
-        self.share: TopicPartition = (topic.name, partition)
+        self.topic_partition: TopicPartition = (topic.name, partition)
         self._isolation = isolation
         self.topic_id = topic.id
         self.log = log
@@ -178,28 +178,28 @@ class ConsumerPosition:
 
     # --- partitions
 
-    def __contains__(self, share: TopicPartition) -> bool:
-        return share in self._owned
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._owned
 
     def __iter__(self) -> Iterator[PartitionPosition]:
         return iter(list(self._owned.values()))
 
-    def get(self, share: TopicPartition) -> PartitionPosition | None:
+    def get(self, partition: TopicPartition) -> PartitionPosition | None:
         """Return one position; None if the partition is not read here."""
-        return self._owned.get(share)
+        return self._owned.get(partition)
 
-    def shares(self) -> set[TopicPartition]:
+    def partitions(self) -> set[TopicPartition]:
         """Return all partitions."""
         return set(self._owned)
 
     def add(self, owned: PartitionPosition) -> None:
         """Add a partition, to be read next."""
-        self._owned[owned.share] = owned
-        self._round.appendleft(owned.share)
+        self._owned[owned.topic_partition] = owned
+        self._round.appendleft(owned.topic_partition)
 
-    def remove(self, shares: Iterable[TopicPartition]) -> None:
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions."""
-        gone = {share: self._owned.pop(share) for share in shares}
+        gone = {partition: self._owned.pop(partition) for partition in partitions}
         self._paused.difference_update(gone)
         self._round = deque(each for each in self._round if each not in gone)
         for owned in gone.values():
@@ -210,14 +210,14 @@ class ConsumerPosition:
         self.remove(list(self._owned))
         self._given = self._before = None
 
-    def pause(self, share: TopicPartition) -> None:
+    def pause(self, partition: TopicPartition) -> None:
         """Stop reading a partition."""
-        self._paused.add(share)
-        self._owned[share].stop()
+        self._paused.add(partition)
+        self._owned[partition].stop()
 
-    def resume(self, share: TopicPartition) -> None:
+    def resume(self, partition: TopicPartition) -> None:
         """Read a partition again."""
-        self._paused.discard(share)
+        self._paused.discard(partition)
 
     @property
     def paused(self) -> set[TopicPartition]:
@@ -230,10 +230,10 @@ class ConsumerPosition:
         """Yield each partition once, round robin."""
         order = self._round  # replaced, not changed, when another thread closes the consumer
         for _ in range(len(order)):
-            share = order[0]
+            partition = order[0]
             order.rotate(-1)
-            owned = self._owned.get(share)
-            if owned is not None and share not in self._paused:
+            owned = self._owned.get(partition)
+            if owned is not None and partition not in self._paused:
                 yield owned
 
     def cursor(self, owned: PartitionPosition, ends: dict[TopicPartition, int] | None) -> RecordCursor | None:
@@ -248,7 +248,7 @@ class ConsumerPosition:
                 self._look_again(owned)
                 continue
             if ends is not None:
-                end = min(ends.setdefault(owned.share, end), end)
+                end = min(ends.setdefault(owned.topic_partition, end), end)
             try:
                 return owned.next_cursor(end, epoch)
             except OffsetOutOfRange as error:
@@ -270,7 +270,7 @@ class ConsumerPosition:
     def _go_back(self, owned: PartitionPosition) -> None:
         """Continue where the history of the position ended, whatever `on_lost` says: the last records read are no
         longer in the log."""
-        topic, partition = owned.share
+        topic, partition = owned.topic_partition
         now, reached = owned.log.leader_epoch, owned.position
         end = owned.log.epoch_end(owned.epoch)
         self.lost_count += 1
@@ -281,13 +281,13 @@ class ConsumerPosition:
             f"{end} on since then (a power cut, or truncate); newer records may have the same offsets"
         )
         if self._on_lost == "error":
-            self._unsure.add(owned.share)
+            self._unsure.add(owned.topic_partition)
             raise PositionLost(f"{what}. The next call continues at offset {end}")
         _logger.warning("%s; continuing at offset %d", what, end)
 
     def _lose(self, owned: PartitionPosition) -> None:
         """Apply `on_lost`: the records at the position are gone."""
-        topic, partition = owned.share
+        topic, partition = owned.topic_partition
         end, epoch = owned.end()
         lowest = owned.log.lowest_offset
         what = f"offset {owned.position} of partition {partition} of {topic!r} is gone: it holds {lowest} to {end - 1}"
@@ -310,8 +310,8 @@ class ConsumerPosition:
 
     def take_back(self) -> None:
         """Go back to `begin_poll`: the caller never got the records returned since."""
-        for share, position in (self._before or {}).items():
-            if (owned := self._owned.get(share)) is not None:
+        for partition, position in (self._before or {}).items():
+            if (owned := self._owned.get(partition)) is not None:
                 owned.move(position, owned.epoch)
 
     def hand_out(self, owned: PartitionPosition) -> None:
@@ -326,33 +326,35 @@ class ConsumerPosition:
 
     def reached(self) -> dict[TopicPartition, int]:
         """Return the offset after the last returned record of each partition."""
-        return {owned.share: owned.reached for owned in self}
+        return {owned.topic_partition: owned.reached for owned in self}
 
     def processed(self) -> dict[TopicPartition, int]:
         """Like `reached`, without the records that the caller is processing."""
         given, before = self._given, self._before
         made = self.reached()
         if given is not None:
-            if given.share in made and given.processed < given.reached:
-                made[given.share] = given.processed
+            if given.topic_partition in made and given.processed < given.reached:
+                made[given.topic_partition] = given.processed
         elif before is not None:
-            made.update((share, before[share]) for share in made.keys() & before.keys())
+            made.update((partition, before[partition]) for partition in made.keys() & before.keys())
         return made
 
     # --- committing
 
     def sure(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the positions that may be committed automatically."""
-        return {share: at for share, at in positions.items() if share not in self._unsure}
+        return {partition: at for partition, at in positions.items() if partition not in self._unsure}
 
     def changed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the positions that are not committed yet."""
-        return {share: offset for share, offset in positions.items() if self._owned[share].committed != offset}
+        return {
+            partition: offset for partition, offset in positions.items() if self._owned[partition].committed != offset
+        }
 
     def note_committed(self, positions: Mapping[TopicPartition, int]) -> None:
         """Record committed positions."""
-        for share, offset in positions.items():
-            self._owned[share].committed = offset
+        for partition, offset in positions.items():
+            self._owned[partition].committed = offset
 
 
 #: Interval at which topics are checked for new partitions.

@@ -79,7 +79,8 @@ def field_of(column: str) -> str:
 
 
 def _is_taken(name: str) -> bool:
-    """Return whether a name is a record's column, after any number of prefixes."""
+    """Return whether a name, stripped of `value_` prefixes, is reserved: a record's column, `date` or `hour`. Ignores
+    case."""
     name = name.lower()
     while name not in _TAKEN and name.startswith(_PREFIX):
         name = name.removeprefix(_PREFIX)

@@ -179,7 +179,7 @@ class StoreSuite:
         assert "retention.ms" not in store.alter_topic("orders", retention_ms=None).settings
 
     def test_a_recreated_topic_is_a_new_topic(self, store: Store) -> None:
-        """With a new id and no records."""
+        """The new topic has another id and none of the old records."""
         first = store.create_topic("orders")
         _append(first, 0, b"gone")
         before = first.id
@@ -332,7 +332,7 @@ class StoreSuite:
         assert store.groups.list() == []
 
     def test_committed_offsets_do_not_apply_to_a_recreated_topic(self, store: Store) -> None:
-        """The group starts over."""
+        """The group has no committed offset in the new topic."""
         _append(store.create_topic("orders"), 0, b"a")
         store.groups.commit("billing", {("orders", 0): 1})
         store.delete_topic("orders")

@@ -124,7 +124,8 @@ def placed(record: Record, topic, partition):
 
 
 def payload(what):
-    """Return a key or value as bytes or None."""
+    """Convert a key or value to bytes; None stays None. Raises `InvalidRecordType` for anything that is not
+    bytes-like."""
     if what is None or type(what) is bytes:
         return what
     if isinstance(what, (bytes, bytearray, memoryview)):

@@ -18,7 +18,8 @@ from typing import Any, Final
 from ..handlers import Answer, Body, Context, Handler, KafkaError
 from ..wire.errors import ErrorCode, Key
 from .acls import Operation, Resource
-from .authorization import (
+from .authorizer import identity_of
+from .request_checks import (
     NO_ID,
     AuthorizationContext,
     CheckedRequest,
@@ -33,7 +34,6 @@ from .authorization import (
     topic_of,
     whole,
 )
-from .authorizer import identity_of
 
 _READ, _WRITE, _CREATE = Operation.READ, Operation.WRITE, Operation.CREATE
 _DELETE, _ALTER, _DESCRIBE = Operation.DELETE, Operation.ALTER, Operation.DESCRIBE

@@ -27,7 +27,7 @@ from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...batch.kernel import Record
 from ...clock import Deadline, PollBackoff, milliseconds, now_ms, pause
 from ...config import LogConfig, whole_number
-from ...display import html_page, records_html, render_soon
+from ...display import html_block, records_html, render_soon
 from ...errors import (
     AmbiguousAppend,
     CorruptBatch,
@@ -276,7 +276,7 @@ class Partition(ABC):
 
     def _repr_html_(self) -> str:
         """Return offsets, size and the last records as HTML for a notebook. Returns soon, even if a lock is held."""
-        return render_soon(self, lambda: html_page(repr(self), records_html(self._to_show())))
+        return render_soon(self, lambda: html_block(repr(self), records_html(self._to_show())))
 
     def _to_show(self) -> list[Record]:
         """Return the last records, or none if they are too large to show."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ...log.retention import RetentionReport
     from ...sql.dataset import Wanted
     from ...storage.interface import Buffer
-    from ..consumer import Consumer, OnShares
+    from ..consumer import Consumer, OnPartitions
     from ..consumer_options import KafkaNames
     from ..directory.transactions.staging import Intent, Part, PartitionFile, Piece, PlacedOffsets
     from ..groups import DeliveryStates, Groups, QueueWorkers, StartPosition
@@ -418,8 +418,8 @@ class Store(Closing):
         max_poll_interval_ms: int = 300_000,
         member: str | None = None,
         isolation: Isolation = "committed",
-        on_assigned: OnShares | None = None,
-        on_revoked: OnShares | None = None,
+        on_assigned: OnPartitions | None = None,
+        on_revoked: OnPartitions | None = None,
         **kafka: Unpack[KafkaNames],
     ) -> Consumer:
         """Read topics as a member of a group (None: alone, without committing); see `Consumer`.

@@ -87,7 +87,7 @@ class DirectoryGroups(Groups):
         members, served_at = self._live(name), self.served_at(name)
         if not offsets and not members and not served_at:
             raise self._not_found(name)
-        owners = {share: id for share, id in self._owners(name).items() if id in members}
+        owners = {partition: id for partition, id in self._owners(name).items() if id in members}
         topics = {topic for topic, _ in offsets}.union(*(member.topics for member in members.values()))
         rows: list[GroupRow] = []
         for topic_name in sorted(topics):
@@ -156,7 +156,10 @@ class DirectoryGroups(Groups):
         """
         check_group_name(name)
         known = epochs or {}
-        made = {share: self._committed(share, offset, metadata, known.get(share)) for share, offset in offsets.items()}
+        made = {
+            partition: self._committed(partition, offset, metadata, known.get(partition))
+            for partition, offset in offsets.items()
+        }
         (refused,) = self.commit_together([OffsetChange(name, made)])
         if refused is not None:
             raise refused
@@ -193,9 +196,13 @@ class DirectoryGroups(Groups):
         `GroupActive` if it has live members: they would continue where they are. `GroupNotFound` if the group does not
         exist.
         """
-        epochs = {share: self._partition(share)[1].leader_epoch for share in offsets}  # before their ends are read
-        found = {share: self._resolved(share, place) for share, place in offsets.items()}
-        made = {share: self._committed(share, offset, "", epochs[share]) for share, offset in found.items()}
+        epochs = {
+            partition: self._partition(partition)[1].leader_epoch for partition in offsets
+        }  # before their ends are read
+        found = {partition: self._resolved(partition, place) for partition, place in offsets.items()}
+        made = {
+            partition: self._committed(partition, offset, "", epochs[partition]) for partition, offset in found.items()
+        }
         with self.offsets.turn() as turn:
             self._refuse_members(check_group_name(name))
             if not turn.offsets(name):
@@ -229,7 +236,7 @@ class DirectoryGroups(Groups):
             if found is not None:
                 refuse_served(found.directory, name)
 
-    def _refuse_owners(self, name: str, shares: Iterable[TopicPartition]) -> None:
+    def _refuse_owners(self, name: str, partitions: Iterable[TopicPartition]) -> None:
         """Raise `GroupActive` if one of these partitions has an owner. Call in a turn, during which no member can take
         one."""
         with self._members(name) as members, ExitStack() as undo:
@@ -237,28 +244,28 @@ class DirectoryGroups(Groups):
                 return
             refuse_served(members.directory, name)
             refuse_workers(members, name)
-            for share in shares:
-                held = members.take(share, "")
+            for partition in partitions:
+                held = members.take(partition, "")
                 if held is None:
                     raise GroupActive(
-                        f"partition {share[1]} of {share[0]!r} is owned by a live member of the group {name!r}: "
-                        "its offset is committed there"
+                        f"partition {partition[1]} of {partition[0]!r} is owned by a live member of the group "
+                        f"{name!r}: its offset is committed there"
                     )
                 undo.callback(give_up, held)
 
-    def _partition(self, share: TopicPartition) -> tuple[Topic, Partition]:
-        topic = self._store.topic(share[0])
-        return topic, topic.partition(share[1])
+    def _partition(self, partition: TopicPartition) -> tuple[Topic, Partition]:
+        topic = self._store.topic(partition[0])
+        return topic, topic.partition(partition[1])
 
-    def _committed(self, share: TopicPartition, offset: int, metadata: str, epoch: int | None = None) -> Committed:
-        topic, log = self._partition(share)
+    def _committed(self, partition: TopicPartition, offset: int, metadata: str, epoch: int | None = None) -> Committed:
+        topic, log = self._partition(partition)
         epoch = log.leader_epoch if epoch is None else whole_number(epoch, "a leader epoch")
         if not -1 <= epoch <= MAX_EPOCH:
             raise InvalidConfig(f"a leader epoch must be an integer from -1 (unknown) to {MAX_EPOCH}, not {epoch}")
         return Committed(checked_position(offset), topic.id, metadata, now_ms(), "", epoch)
 
-    def _resolved(self, share: TopicPartition, place: StartPosition) -> int:
-        return resolve(self._partition(share)[1], place)
+    def _resolved(self, partition: TopicPartition, place: StartPosition) -> int:
+        return resolve(self._partition(partition)[1], place)
 
 
 def _row(

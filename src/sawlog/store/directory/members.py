@@ -3,7 +3,7 @@
 ```
 members/<group>/member-<id>           locked by a member as long as it lives; its note identifies it
 members/<group>/owner-<topic>-<n>     locked by the member that owns partition n of the topic; its note names it
-members/<group>/broker                locked by a broker that serves the group to the network: see `membership`
+members/<group>/broker                locked by a broker that serves the group to the network: see membership.py
 ```
 
 All are files with only a lock and a note (`Directory.lock`, `Lock.leave`). A note is one line of JSON.
@@ -218,13 +218,13 @@ class Members:
         """Return the claimed owner of each partition. It may be dead: see `look`."""
         return dict(self._owner_files().values())
 
-    def take(self, share: TopicPartition, member_id: str) -> Lock | None:
+    def take(self, partition: TopicPartition, member_id: str) -> Lock | None:
         """Take a partition; None if another member owns it. Call in a turn."""
         try:
-            held = self.directory.lock(_owner_name(share), alone=False)
+            held = self.directory.lock(_owner_name(partition), alone=False)
         except DirectoryLocked:
             return None
-        held.leave(as_note({"topic": share[0], "partition": share[1], "member": member_id}))
+        held.leave(as_note({"topic": partition[0], "partition": partition[1], "member": member_id}))
         return held
 
 

@@ -134,7 +134,7 @@ class DirectoryMembership(GroupMembership):
         return set(self._held)
 
     def take(
-        self, shares: Sequence[TopicPartition], topics: Mapping[str, Topic], start: StartPosition
+        self, partitions: Sequence[TopicPartition], topics: Mapping[str, Topic], start: StartPosition
     ) -> dict[TopicPartition, tuple[int, int] | None]:
         """Take the partitions without an owner and read, in the same turn, where the group continues."""
         taken: dict[TopicPartition, tuple[int, int] | None] = {}
@@ -142,16 +142,16 @@ class DirectoryMembership(GroupMembership):
             return taken
         with self._offsets.turn() as turn:
             places = turn.places(self._options.group, topics.values(), start, self._membership.id)
-            for share in shares:
-                held = self._members.take(share, self._membership.id)
+            for partition in partitions:
+                held = self._members.take(partition, self._membership.id)
                 if held is not None:
-                    self._held[share] = held
-                    taken[share] = places.get(share)
+                    self._held[partition] = held
+                    taken[partition] = places.get(partition)
         return taken
 
-    def give_up(self, shares: Iterable[TopicPartition]) -> None:
-        for share in shares:
-            give_up(self._held.pop(share))
+    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            give_up(self._held.pop(partition))
 
     def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         """Commit in one turn, which also checks the locks."""

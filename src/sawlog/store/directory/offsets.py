@@ -34,8 +34,8 @@ committed there falls back to an earlier offset: records are read again, and non
 left for a topic, it may have had one. A consumer that would then start anywhere but at the first record raises the
 error instead of skipping unread records; so does `describe` of a group that is not found.
 
-Reading takes no lock: each process keeps the offsets in memory and reads what was appended since. `members` defines
-which member may commit.
+Reading takes no lock: each process keeps the offsets in memory and reads the records appended since.
+`sawlog.store.directory.members` defines which member may commit.
 
 Thread-safe.
 """
@@ -112,7 +112,7 @@ class OffsetStore(DeliveryStates):
     def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
         with self._mutex:
             self._catch_up()
-            return {share: dict(pages) for share, pages in self._pages.get(group, {}).items() if pages}
+            return {partition: dict(pages) for partition, pages in self._pages.get(group, {}).items() if pages}
 
     def groups(self) -> list[str]:
         """Return the groups that have any offset."""
@@ -253,14 +253,14 @@ class Turn(QueueTurn):
                 if lost is not None:
                     raise lost
                 begun = begin(topic, start)
-                made = {share: Committed.by_member(member, topic.id, *place) for share, place in begun.items()}
+                made = {partition: Committed.by_member(member, topic.id, *place) for partition, place in begun.items()}
                 self.write(group, made)
                 places.update(begun)
             else:
                 places.update(
-                    (share, (each.offset, each.leader_epoch))
-                    for share, each in found.items()
-                    if share[0] == topic.name and each.topic_id == topic.id
+                    (partition, (each.offset, each.leader_epoch))
+                    for partition, each in found.items()
+                    if partition[0] == topic.name and each.topic_id == topic.id
                 )
         return places
 
@@ -275,11 +275,11 @@ class Turn(QueueTurn):
     def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
         return self._offsets.pages(group)
 
-    def without_pages(self, group: str, shares: Iterable[TopicPartition]) -> Pages:
+    def without_pages(self, group: str, partitions: Iterable[TopicPartition]) -> Pages:
         """Return the page removals for a group that moves in these partitions, where its delivery state becomes
         invalid."""
         known = self.pages(group)
-        return {share: dict.fromkeys(known[share]) for share in shares if share in known}
+        return {partition: dict.fromkeys(known[partition]) for partition in partitions if partition in known}
 
     def write_all(
         self,

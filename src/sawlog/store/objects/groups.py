@@ -128,7 +128,7 @@ class ObjectGroups(Groups):
         check_group_name(name)
         if self._session.look(lambda state: state.group(name), fresh=True) is None:
             raise self._not_found(name)
-        found = {share: resolve(self._partition(share), place) for share, place in offsets.items()}
+        found = {partition: resolve(self._partition(partition), place) for partition, place in offsets.items()}
         self._commit(name, {**self._moving(name, found, "", {}), "outside": True, "alone": True})
         return found
 
@@ -162,11 +162,11 @@ class ObjectGroups(Groups):
                 return True
             pause(_WATCH_S)
 
-    def _partition(self, share: TopicPartition) -> ObjectPartition:
-        entry = self._session.look(lambda state: state.topic(share[0]))
+    def _partition(self, partition: TopicPartition) -> ObjectPartition:
+        entry = self._session.look(lambda state: state.topic(partition[0]))
         if entry is None:
-            raise TopicNotFound(f"no topic {share[0]!r} in {self._session.bucket.url}")
-        return ObjectTopic(self._session, share[0], entry["id"]).partition(share[1])
+            raise TopicNotFound(f"no topic {partition[0]!r} in {self._session.bucket.url}")
+        return ObjectTopic(self._session, partition[0], entry["id"]).partition(partition[1])
 
     def _not_found(self, name: str) -> GroupNotFound:
         return GroupNotFound(f"no group {name!r} in {self._session.bucket.url}: it has neither commits nor members")
@@ -349,8 +349,8 @@ class ObjectMembership(GroupMembership):
                 taken[share] = (int(row[0]), int(row[1])) if row else None
         return taken
 
-    def give_up(self, shares: Iterable[TopicPartition]) -> None:
-        given = [[self._owned.pop(share), share[1]] for share in list(shares)]
+    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        given = [[self._owned.pop(partition), partition[1]] for partition in list(partitions)]
         if given and self._id:
             self._session.commit([self._action("give up partitions", shares=given)])
 
@@ -359,9 +359,10 @@ class ObjectMembership(GroupMembership):
     def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         """Commit offsets; rejected unless this member still owns the partitions."""
         rows = [
-            [each.topic_id, share[1], each.offset, each.metadata, each.leader_epoch] for share, each in offsets.items()
+            [each.topic_id, partition[1], each.offset, each.metadata, each.leader_epoch]
+            for partition, each in offsets.items()
         ]
-        names = {each.topic_id: share[0] for share, each in offsets.items()}
+        names = {each.topic_id: partition[0] for partition, each in offsets.items()}
         self._session.commit([self._action("commit offsets", offsets=rows, topics=names)])
 
     def committed(self) -> dict[TopicPartition, Committed]:

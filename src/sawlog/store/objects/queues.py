@@ -135,8 +135,10 @@ class ObjectExchange(QueueTurn):
         for topic in topics:
             if topic.name not in known and start != "earliest":
                 places = begin(topic, start)
-                self._begun |= {share: Committed.by_member(member, topic.id, *at) for share, at in places.items()}
-        return {share: (each.offset, each.leader_epoch) for share, each in self.offsets(group).items()}
+                self._begun |= {
+                    partition: Committed.by_member(member, topic.id, *at) for partition, at in places.items()
+                }
+        return {partition: (each.offset, each.leader_epoch) for partition, each in self.offsets(group).items()}
 
     def offsets(self, group: str) -> dict[TopicPartition, Committed]:
         """Return the offsets of a group."""

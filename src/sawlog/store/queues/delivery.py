@@ -62,7 +62,7 @@ class _Partition:
     """Delivery state of one partition, with its log."""
 
     def __init__(self, topic: Topic, number: int) -> None:
-        self.share: TopicPartition = (topic.name, number)
+        self.topic_partition: TopicPartition = (topic.name, number)
         self.log: Partition = topic.partition(number)
         self.state = DeliveryState(topic.id)
         #: Committed offset, with the leader epoch in which it was read.
@@ -90,15 +90,15 @@ class _Partition:
             _logger.warning(
                 "partition %d of %r has lost its records from offset %d on (a power cut, or truncate); the queue "
                 "continues there",
-                self.share[1],
-                self.share[0],
+                self.topic_partition[1],
+                self.topic_partition[0],
                 end,
             )
             self.state.cut(end)
         self.end, self.epoch = self.log.position()
         lost = self.state.advance(self.log.lowest_offset)
         if lost:
-            _logger.warning("%d messages of %s/%d were removed before they were finished", lost, *self.share)
+            _logger.warning("%d messages of %s/%d were removed before they were finished", lost, *self.topic_partition)
 
     def _is_beyond(self) -> bool:
         if self.committed is None:
@@ -144,7 +144,7 @@ class Delivery:
         now = now_ms()
         workers: set[str] = set()
         for each in partitions:
-            each.load(offsets.get(each.share), self._topic_id, pages.get(each.share, {}))
+            each.load(offsets.get(each.topic_partition), self._topic_id, pages.get(each.topic_partition, {}))
             if each.state.due_ms <= now or each.has_new():
                 return True
             workers |= each.state.workers
@@ -186,7 +186,7 @@ class Delivery:
         turn.places(group, [topic], self._options.start, worker)  # commits where a new group begins
         offsets, pages = turn.offsets(group), turn.pages(group)
         for each in partitions:
-            each.load(offsets.get(each.share), topic.id, pages.get(each.share, {}))
+            each.load(offsets.get(each.topic_partition), topic.id, pages.get(each.topic_partition, {}))
             each.follow_log()
         made = Delivered(late=self._answer(*said))
         failure: SawlogError | None = None
@@ -207,12 +207,12 @@ class Delivery:
         for each in partitions:
             changed = each.state.settle()
             if changed:
-                pages[each.share] = changed
+                pages[each.topic_partition] = changed
             if each.committed != (each.state.base, each.epoch) and (changed or each.committed is not None):
-                offsets[each.share] = Committed.by_member(worker, topic.id, each.state.base, each.epoch)
+                offsets[each.topic_partition] = Committed.by_member(worker, topic.id, each.state.base, each.epoch)
         turn.write_all([(self._options.group, offsets)], pages={self._options.group: pages})
         for each in partitions:
-            each.state.stored(pages.get(each.share, {}))
+            each.state.stored(pages.get(each.topic_partition, {}))
 
     # --- answers
 

@@ -102,11 +102,11 @@ class Options:
 
     #: Only these topics; all topics if empty.
     topics: frozenset[str] = frozenset()
-    #: True if to drop records in the replica that retention drops at the source.
+    #: True if the replica drops the records that retention drops at the source.
     mirror_retention: bool = False
-    #: True if to delete topics and groups in the replica that are deleted at the source.
+    #: True if the replica deletes the topics and groups that are deleted at the source.
     delete: bool = False
-    #: True if to copy users, their password hashes and ACLs.
+    #: True if users, their password hashes and ACLs are copied.
     registry: bool = False
 
 
@@ -205,7 +205,11 @@ class Replicator(Closing):
         return {(name, number): each.next for name, found in offsets for number, each in found.items()}
 
     def _has_reached(self, goal: Mapping[TopicPartition, int]) -> bool:
-        left = [share for share, end in goal.items() if share not in self._places or self._places[share].end < end]
+        left = [
+            partition
+            for partition, end in goal.items()
+            if partition not in self._places or self._places[partition].end < end
+        ]
         return not self._is_late and all(f"{topic}/{number}" in self.progress.problems for topic, number in left)
 
     def round(self) -> bool:
@@ -312,14 +316,14 @@ class Replicator(Closing):
     ) -> None:
         """Add the next batches of each partition."""
         for number in range(topic.partitions):
-            share = topic.name, number
-            place = self._places.get(share)
+            partition = topic.name, number
+            place = self._places.get(partition)
             if place is None:
                 continue  # added a moment ago
             try:
                 log = topic.partition(number)
                 if shipment.size_bytes < SHIPMENT_BYTES:
-                    self._take(share, place, log, shipment, taken)
+                    self._take(partition, place, log, shipment, taken)
             except TopicNotFound:
                 self._looked = None
                 break
@@ -330,22 +334,22 @@ class Replicator(Closing):
 
     def _take(
         self,
-        share: TopicPartition,
+        partition: TopicPartition,
         place: ReplicaPartition,
         log: Log,
         shipment: Shipment,
         taken: dict[TopicPartition, ReplicaPartition],
     ) -> None:
         lowest, end = log.lowest_offset, log.visible_offset  # of the whole log, including tiered records
-        self._check_history(share, place, log, end)
+        self._check_history(partition, place, log, end)
         if self._given.mirror_retention and place.start < lowest <= place.end:
             shipment.actions.append(move_start(place, lowest))
-            self._places[share] = place = place._replace(start=lowest)
+            self._places[partition] = place = place._replace(start=lowest)
         is_behind = place.end < end
-        if share not in self._compared and (is_behind or self._may_compare > 0):
+        if partition not in self._compared and (is_behind or self._may_compare > 0):
             self._may_compare -= not is_behind
-            self._compare(share, place, log)
-            self._compared.add(share)
+            self._compare(partition, place, log)
+            self._compared.add(partition)
         if not is_behind:
             return
         is_empty = place.start == place.end
@@ -353,7 +357,7 @@ class Replicator(Closing):
         page = log.fetch(start, PART_BYTES, isolation="uncommitted")
         if not page.buffers and is_empty:  # all records are dropped
             shipment.actions.append(advance(place, start))
-            taken[share] = place._replace(start=start, end=start)
+            taken[partition] = place._replace(start=start, end=start)
             return
         if start > place.end and not is_empty:
             self.progress.lost += start - place.end
@@ -367,29 +371,29 @@ class Replicator(Closing):
             after.append(move_start(place, new_start))
         shipment.add(place, batches, before=before, after=after)
         epoch = max([place.epoch, *(number for number, _ in batches.epochs())])
-        taken[share] = place._replace(start=max(place.start, new_start), end=batches.next_offset, epoch=epoch)
+        taken[partition] = place._replace(start=max(place.start, new_start), end=batches.next_offset, epoch=epoch)
 
-    def _check_history(self, share: TopicPartition, place: ReplicaPartition, log: Log, end: int) -> None:
+    def _check_history(self, partition: TopicPartition, place: ReplicaPartition, log: Log, end: int) -> None:
         """Raise `ImportMismatch` if the source has other records below the replica's end."""
         reached = log.epoch_end(place.epoch) if place.end > place.start else end
         if place.end > min(reached, end) and place.end > place.start:
             raise ImportMismatch(
-                f"{share[0]}/{share[1]} was truncated at the source: it continues from offset {min(reached, end)} on, "
-                f"but the replica has records up to {place.end}; nothing is shipped over them. Ship to another "
-                f"address, or delete the topic in the replica to ship it again"
+                f"{partition[0]}/{partition[1]} was truncated at the source: it continues from offset "
+                f"{min(reached, end)} on, but the replica has records up to {place.end}; nothing is shipped over them. "
+                f"Ship to another address, or delete the topic in the replica to ship it again"
             )
 
-    def _compare(self, share: TopicPartition, place: ReplicaPartition, log: Log) -> None:
+    def _compare(self, partition: TopicPartition, place: ReplicaPartition, log: Log) -> None:
         """Raise `ImportMismatch` unless the last batch of the replica, as the bucket has it now, is the source's."""
         last = place.end - 1
         if place.start == place.end or last < log.lowest_offset:
             return
-        replica = ObjectTopic(self._session, share[0], place.topic_id).partition(share[1])._uncached()
+        replica = ObjectTopic(self._session, partition[0], place.topic_id).partition(partition[1])._uncached()
         theirs = replica.fetch(last, 1, isolation="uncommitted").raw
         if not same_at(log.fetch(last, 1, isolation="uncommitted").raw, theirs, last):
             raise ImportMismatch(
-                f"{share[0]}/{share[1]} has another record at offset {last} than the replica: the replica was written "
-                f"to, or it is one of another store; nothing is shipped over it"
+                f"{partition[0]}/{partition[1]} has another record at offset {last} than the replica: the replica was "
+                f"written to, or it is one of another store; nothing is shipped over it"
             )
 
 

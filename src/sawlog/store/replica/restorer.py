@@ -283,15 +283,15 @@ class Restorer(Closing):
             for (topic_id, number), (offset, metadata, epoch) in wanted.offsets(group).items():
                 if topic_id not in ids:
                     continue
-                share = ids[topic_id], number
-                was = before.get(share)
+                partition = ids[topic_id], number
+                was = before.get(partition)
                 if was is None or (was.offset, was.metadata, was.leader_epoch, was.topic_id) != (
                     offset,
                     metadata,
                     epoch,
                     topic_id,
                 ):
-                    made[share] = Committed(offset, topic_id, metadata, now_ms(), "", epoch)
+                    made[partition] = Committed(offset, topic_id, metadata, now_ms(), "", epoch)
             if made:
                 changes.append((group, made))
         gone = set(self._store.groups.offsets.groups()) - set(wanted.groups())

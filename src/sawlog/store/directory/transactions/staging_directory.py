@@ -95,7 +95,7 @@ class StagedTransaction:
         return self._owner.current
 
     def leave(self) -> None:
-        """Release the lock and keep the files: an intent needs them."""
+        """Release the lock and keep the staged files: an intent still needs them, or the job may be published again."""
         self._owner.release()
 
     def end(self) -> None:
