@@ -296,7 +296,7 @@ def test_gzip_is_one_member() -> None:
     assert stream.unused_data == b""
 
 
-def test_snappy_is_framed_as_xerial_does_in_blocks_of_32_kib() -> None:
+def test_snappy_uses_xerial_framing_with_blocks_of_32_kib() -> None:
     packed = packed_by_us(SNAPPY, BATCH)
     assert packed[:16] == XERIAL
     position, sizes, plain = 16, [], b""

@@ -86,7 +86,7 @@ def test_an_error_in_a_file_names_its_path_and_the_setting(tmp_path: Path, text:
     "content",
     [b"\x7fELF\xd0\xff", b"listen = ", f"threads = {'9' * 5000}".encode(), b"x = " + b"[" * 100_000],
 )
-def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> None:
+def test_the_error_for_invalid_toml_names_the_file(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "broker.toml"
     file.write_bytes(content)
     with pytest.raises(InvalidConfig, match=r"broker\.toml is not TOML: "):

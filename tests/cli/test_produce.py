@@ -273,7 +273,7 @@ def test_rate_holds_back(topic: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_missing_topic_or_store_is_not_found_and_not_made(
+def test_produce_reports_a_missing_topic_or_store_and_creates_neither(
     sawlog: Cli, data: Path, orders: Path, tmp_path: Path
 ) -> None:
     result = sawlog("produce", "nope", "--output", "json", stdin=b"x\n")

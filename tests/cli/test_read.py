@@ -223,21 +223,21 @@ def damaged(sawlog: Cli, data: Path) -> Cli:
     return sawlog
 
 
-def test_damage_ends_reading_and_says_where_to_go_on(damaged: Cli) -> None:
+def test_reading_stops_at_damage_and_names_the_next_readable_offset(damaged: Cli) -> None:
     result = damaged("read", "orders", "-f", r"%o\n")
     assert "the next readable offset is 13" in result.failed(4)
     assert result.lines == [str(number) for number in range(12)]
     assert damaged("read", "orders", "-o", "13", "-f", r"%o\n").ok().lines == [str(number) for number in range(13, 30)]
 
 
-def test_damage_can_be_passed_over_and_is_still_told(damaged: Cli) -> None:
+def test_damage_can_be_skipped_and_is_still_reported(damaged: Cli) -> None:
     result = damaged("read", "orders", "-f", r"%o\n", "--skip-damage")
     assert result.code == 4
     assert result.lines == [str(number) for number in range(30) if number != 12]
     assert "orders/0" in result.err
 
 
-def test_parquet_with_damage_leaves_no_file_unless_it_is_passed_over(damaged: Cli, tmp_path: Path) -> None:
+def test_parquet_with_damage_leaves_no_file_unless_it_is_skipped(damaged: Cli, tmp_path: Path) -> None:
     out = tmp_path / "o.parquet"
     damaged("read", "orders", "--out", out).failed(4)
     assert not list(tmp_path.glob("o.parquet*"))
@@ -263,7 +263,7 @@ def test_reading_changes_nothing_on_disk(sawlog: Cli, orders: Path) -> None:
     assert look() == before
 
 
-def test_records_that_are_trimmed_while_they_are_read_are_told(
+def test_records_that_are_trimmed_while_they_are_read_are_reported(
     sawlog: Cli, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with DirectoryStore.open(data) as store:

@@ -55,7 +55,7 @@ def test_a_mutant_of_other_code_is_stale(edit: Edit) -> None:
         pass
 
 
-def test_names_are_used_once_and_stories_say_something() -> None:
+def test_mutant_names_are_unique_and_every_mutant_has_a_story() -> None:
     assert len(BY_NAME) == len(MUTANTS)
     assert all(len(each.story) > 20 for each in MUTANTS)
 

@@ -1,4 +1,4 @@
-"""Use a log from another process while it is open here.
+"""Child process of the locking tests: hold a log, try to open one for writing, or fork with one open.
 
 python -m tests.processes.locking hold DIRECTORY      open the log, append, print the process id, wait for a line
 python -m tests.processes.locking try DIRECTORY       open it for writing; print "opened" or "locked by <holder>"

@@ -103,7 +103,7 @@ def test_an_empty_topic_has_no_rows_and_null_stays_null(data: Path, store: Direc
 # --- which partitions and offsets
 
 
-def test_several_topics_a_pattern_and_partitions(data: Path, store: DirectoryStore) -> None:
+def test_a_reader_selects_topics_by_list_by_pattern_or_by_partition(data: Path, store: DirectoryStore) -> None:
     for name in ("orders", "orders-eu", "clicks"):
         filled(store, name, 30)
     assert counts(rows(reader(data, "orders,clicks")), "topic") == {("orders",): 30, ("clicks",): 30}

@@ -49,7 +49,7 @@ class Lake:
         return described(path, root, by)
 
     def commit(self, *files: DataFile, ends: dict[int, int], schema: pa.Schema = RECORD, **more: Any) -> None:
-        """Add files; the table contains the log up to these ends."""
+        """Commit files, and record that the table contains the log up to `ends`."""
         marks = {number: Mark(0, end, 3) for number, end in ends.items()}
         identity = more.pop("identity", IDENTITY)
         self.table.commit(identity, TableCommit(schema, marks, files, **more))

@@ -60,7 +60,8 @@ class Scene:
 
 
 def moments(scene: Scene, act: Callable[[], None]) -> list[FaultyStorage]:
-    """The disk before each change, as the next process finds it if all die there."""
+    """Run `act`; return copies of the disk as the next process finds it if all processes die before each change, or at
+    the end."""
     disk = scene.disk
     assert isinstance(disk, FaultyStorage)
     left: list[FaultyStorage] = []

@@ -238,7 +238,7 @@ def test_a_scan_is_bounded_partition_by_partition(topic: DirectoryTopic) -> None
     assert values(topic.scan(partitions=[2, 1], end={1: 1, 2: 2})) == [b"10", b"20", b"21"]
 
 
-def test_a_scan_is_of_the_moment_it_was_asked_for(topic: DirectoryTopic) -> None:
+def test_a_scan_ends_where_the_topic_ended_when_the_scan_was_created(topic: DirectoryTopic) -> None:
     topic.append(b"before", partition=0)
     scan = topic.scan()
     topic.append(b"after", partition=2)

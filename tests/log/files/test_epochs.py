@@ -361,7 +361,7 @@ def test_anything_else_is_no_list_of_epochs(data: bytes) -> None:
 
 
 @given(data=st.binary(max_size=60) | st.text("0123456789 \n-", max_size=40).map(str.encode))
-def test_any_bytes_are_a_list_or_corrupt(data: bytes) -> None:
+def test_arbitrary_bytes_decode_exactly_or_raise_corrupt_file(data: bytes) -> None:
     try:
         found = Epochs.decode(data, "x")
     except CorruptFile:

@@ -424,7 +424,7 @@ def test_batch_larger_than_a_segment_is_refused(place: Place) -> None:
 
 
 def test_compacted_and_control_batches_are_kept(place: Place) -> None:
-    """What other Kafka tools wrote is stored and served as it is; offsets that compaction removed stay away."""
+    """Batches written by other Kafka tools are stored and served unchanged; offsets removed by compaction stay gaps."""
     from pathlib import Path
 
     golden = Path(__file__).resolve().parents[2] / "golden"
