@@ -332,10 +332,10 @@ class TransactionCoordinator:
 
     @_retry_if_stale
     async def add_partitions(
-        self, name: str, producer_id: int, epoch: int, shares: Iterable[TopicPartition]
+        self, name: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
         """Add partitions to a transaction: all of them or none."""
-        wanted = list(shares)
+        wanted = list(partitions)
         self._check_coordinator(name)
         async with self._lock(name):
             entry = self._open(name, producer_id, epoch)
@@ -348,7 +348,7 @@ class TransactionCoordinator:
                 else:
                     places.append(place)
             if codes:
-                return {share: codes.get(share, ErrorCode.OPERATION_NOT_ATTEMPTED) for share in wanted}
+                return {partition: codes.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED) for partition in wanted}
             new = [place for place in places if place not in entry.partitions]
             if new or entry.state is not TransactionState.ONGOING:
                 await self._save(name, replace(_begun(entry), partitions=[*_begun(entry).partitions, *new]))
@@ -401,10 +401,10 @@ class TransactionCoordinator:
                 raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the group was not added to the transaction")
             codes = await stage()
             kept = {(topic, number): each for each in entry.offsets[group] for topic, number in [each[:2]]}
-            for share, code in codes.items():
+            for partition, code in codes.items():
                 if code is ErrorCode.NONE:
-                    new = offsets[share]
-                    kept[share] = (*share, new.offset, new.leader_epoch, new.metadata)
+                    new = offsets[partition]
+                    kept[partition] = (*partition, new.offset, new.leader_epoch, new.metadata)
             made = replace(entry, offsets={**entry.offsets, group: list(kept.values())}, changed_ms=now_ms())
             await self._save(name, made)
             return codes

@@ -48,11 +48,11 @@ class TableHistory:
     def __init__(self, places: SubscribedPartitions) -> None:
         self._places = places
 
-    def begun(self, before: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
+    def begun(self, before: Positions, partitions: Sequence[tuple[Topic, int]]) -> Positions:
         """Add a position for every partition that is new to the query: the start of its table."""
         at: dict[TopicPartition, EpochPosition] = {}
         found: dict[str, TableSnapshot | None] = {}
-        for topic, number in shares:
+        for topic, number in partitions:
             if (topic.name, number) in before.at:
                 continue
             if topic.name not in found:

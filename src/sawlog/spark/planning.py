@@ -76,57 +76,59 @@ class OffsetRange:
 
 
 def starts(
-    places: SubscribedPartitions, before: Positions, shares: Sequence[tuple[Topic, int]], ends: Positions
+    places: SubscribedPartitions, before: Positions, partitions: Sequence[tuple[Topic, int]], ends: Positions
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, EpochPosition]]:
     """Return the offset at which each partition with an end continues, and the starts of partitions whose topic was
     recreated."""
     began: dict[TopicPartition, int] = {}
     begun: dict[TopicPartition, EpochPosition] = {}
     read = {topic for topic, _ in before.at}
-    for topic, number in shares:
-        share = topic.name, number
-        if share not in ends.at:
+    for topic, number in partitions:
+        partition = topic.name, number
+        if partition not in ends.at:
             continue
-        log, position, end = topic.partition(number), before.at.get(share), ends.at[share]
+        log, position, end = topic.partition(number), before.at.get(partition), ends.at[partition]
         if topic.name in read and before.is_recreated(topic.name, topic.id, places.store.id):
             _report_recreated(places, before, topic.name)
-            begun[share] = EpochPosition(_new(places, share, log), end.epoch)
-            began[share] = begun[share].offset
+            begun[partition] = EpochPosition(_new(places, partition, log), end.epoch)
+            began[partition] = begun[partition].offset
         elif position is None:
-            began[share] = _new(places, share, log)
+            began[partition] = _new(places, partition, log)
         elif position.epoch == end.epoch and position.offset <= end.offset:
-            began[share] = position.offset
+            began[partition] = position.offset
         else:
-            began[share] = _start(places, share, log, position)
+            began[partition] = _start(places, partition, log, position)
     return began, begun
 
 
 def drop_missing_topics(
-    places: SubscribedPartitions, known: Positions, shares: Sequence[tuple[Topic, int]]
+    places: SubscribedPartitions, known: Positions, partitions: Sequence[tuple[Topic, int]]
 ) -> Positions:
     """Drop the positions of topics that no longer exist, and report the loss. Topics that exist but are no longer
     subscribed to are the user's choice."""
-    there = {topic.name for topic, _ in shares}
+    there = {topic.name for topic, _ in partitions}
     gone = sorted(name for name in {name for name, _ in known.at} - there if not places.has(name))
     for name in gone:
         said = f"the topic {name!r} in {places.store.path} no longer exists: some of its records may not have been read"
         places.losses.report(said, "continuing without it")
-    at = {share: position for share, position in known.at.items() if share[0] not in gone}
+    at = {partition: position for partition, position in known.at.items() if partition[0] not in gone}
     return replace(known, at=at, topics={name: each for name, each in known.topics.items() if name not in gone})
 
 
-def clamp_to_store(places: SubscribedPartitions, target: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
+def clamp_to_store(
+    places: SubscribedPartitions, target: Positions, partitions: Sequence[tuple[Topic, int]]
+) -> Positions:
     """Lower ends that were looked up earlier to the records that the store still has."""
     at: dict[TopicPartition, EpochPosition] = {}
-    target = drop_missing_topics(places, target, shares)
-    for topic, number in shares:
-        share = topic.name, number
-        if share not in target.at:
+    target = drop_missing_topics(places, target, partitions)
+    for topic, number in partitions:
+        partition = topic.name, number
+        if partition not in target.at:
             continue  # created since then
         if target.is_recreated(topic.name, topic.id, places.store.id):
             _report_recreated(places, target, topic.name)
             continue
-        at[share] = _end(places, share, topic.partition(number), target.at[share])
+        at[partition] = _end(places, partition, topic.partition(number), target.at[partition])
     return Positions(at, {topic: target.topics[topic] for topic, _ in at}, target.store)
 
 
@@ -147,15 +149,15 @@ class RangeResolver:
         self._moved = moved
         self._topics: dict[str, Topic] = {}
 
-    def again(self, share: TopicPartition) -> OffsetRange | None:
+    def again(self, partition: TopicPartition) -> OffsetRange | None:
         """Like `of`, for a partition that has changed since."""
         self._topics.clear()
-        return self.of(share)
+        return self.of(partition)
 
-    def of(self, share: TopicPartition) -> OffsetRange | None:
+    def of(self, partition: TopicPartition) -> OffsetRange | None:
         """Return the range to read in a partition; None if it is empty."""
-        name, number = share
-        start, end = self._start.at.get(share), self._end.at[share]
+        name, number = partition
+        start, end = self._start.at.get(partition), self._end.at[partition]
         if start == end and not self._begins_again(name):
             return None
         try:
@@ -171,7 +173,7 @@ class RangeResolver:
         if start is not None and self._start.is_recreated(name, topic.id, self._places.store.id):
             _report_recreated(self._places, self._start, name)
             start = None
-        first, last = self._checked(share, log, start, end)
+        first, last = self._checked(partition, log, start, end)
         return OffsetRange(topic, number, log, first, EpochPosition(last, end.epoch)) if first < last else None
 
     def _topic(self, name: str) -> Topic:
@@ -187,43 +189,45 @@ class RangeResolver:
         return start.is_recreated(name, end.topics.get(name, ""), end.store or "")
 
     def _checked(
-        self, share: TopicPartition, log: Partition, start: EpochPosition | None, end: EpochPosition
+        self, partition: TopicPartition, log: Partition, start: EpochPosition | None, end: EpochPosition
     ) -> tuple[int, int]:
-        last = _end(self._places, share, log, end).offset
+        last = _end(self._places, partition, log, end).offset
         lowest = log.lowest_offset
         if start is None:
-            return _new(self._places, share, log), last
+            return _new(self._places, partition, log), last
         fits = start.epoch == end.epoch and start.offset <= last
-        first = start.offset if fits else _start(self._places, share, log, start)
+        first = start.offset if fits else _start(self._places, partition, log, start)
         if first > last and start.offset > end.offset and self._moved is not None:
-            said = f"this micro-batch should go from {start.offset} to {end.offset} in partition {share[1]} of"
+            said = f"this micro-batch should go from {start.offset} to {end.offset} in partition {partition[1]} of"
             then = "leaving it out" if self._moved else "continuing at its first record"
-            self._places.losses.report(f"{said} {share[0]!r}: {_MOVED}", then)
+            self._places.losses.report(f"{said} {partition[0]!r}: {_MOVED}", then)
             return (last, last) if self._moved else (lowest, last)
         if first < min(lowest, last):
-            said = f"records {first} to {min(lowest, last) - 1} of partition {share[1]} of {share[0]!r} are gone"
+            said = (
+                f"records {first} to {min(lowest, last) - 1} of partition {partition[1]} of {partition[0]!r} are gone"
+            )
             self._places.losses.report(f"{said} (retention or trim)")
         return max(first, lowest), last
 
 
-def _new(places: SubscribedPartitions, share: TopicPartition, log: Partition) -> int:
+def _new(places: SubscribedPartitions, partition: TopicPartition, log: Partition) -> int:
     """Return the start of a partition that is new to the query: its first record."""
     lowest = log.lowest_offset
     if lowest > 0:
         places.losses.report(
-            f"partition {share[1]} of {share[0]!r} is new to the query and starts at offset {lowest} instead of 0: "
-            "earlier records are gone (retention or trim)",
+            f"partition {partition[1]} of {partition[0]!r} is new to the query and starts at offset {lowest} instead "
+            "of 0: earlier records are gone (retention or trim)",
             f"continuing at offset {lowest}",
         )
     return lowest
 
 
-def _start(places: SubscribedPartitions, share: TopicPartition, log: Partition, position: EpochPosition) -> int:
+def _start(places: SubscribedPartitions, partition: TopicPartition, log: Partition, position: EpochPosition) -> int:
     """Return the offset to continue at: the position, unless the records before it are gone."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end >= position.offset:
         return position.offset
-    said = f"partition {share[1]} of {share[0]!r} was read up to offset {position.offset}, but"
+    said = f"partition {partition[1]} of {partition[0]!r} was read up to offset {position.offset}, but"
     if position.epoch == UNKNOWN:
         places.losses.report(
             f"{said} now ends at {end}: it was truncated, or recreated", "continuing at its first record"
@@ -237,14 +241,16 @@ def _start(places: SubscribedPartitions, share: TopicPartition, log: Partition, 
     return end
 
 
-def _end(places: SubscribedPartitions, share: TopicPartition, log: Partition, position: EpochPosition) -> EpochPosition:
+def _end(
+    places: SubscribedPartitions, partition: TopicPartition, log: Partition, position: EpochPosition
+) -> EpochPosition:
     """Return the end of the range: the planned end, or as far as records exist."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end < position.offset:
         places.losses.report(
-            f"records {end} to {position.offset - 1} of partition {share[1]} of {share[0]!r} are gone: they were "
-            f"planned to be read, but the log has lost its records from offset {end} on since then (a power cut, or "
-            "truncate)"
+            f"records {end} to {position.offset - 1} of partition {partition[1]} of {partition[0]!r} are gone: they "
+            f"were planned to be read, but the log has lost its records from offset {end} on since then (a power cut, "
+            "or truncate)"
         )
     return EpochPosition(end, position.epoch)
 
@@ -304,7 +310,7 @@ def plan(
 ) -> list[InputPartition]:
     """Plan the tasks for everything from `start` to `end`; see `RangeResolver` for `moved`."""
     ranges = RangeResolver(places, start, end, moved=moved)
-    found = [each for share in sorted(end.at) if (each := ranges.of(share)) is not None]
+    found = [each for partition in sorted(end.at) if (each := ranges.of(partition)) is not None]
     limits = _limits(found, options)
     pieces = [piece for each in found for piece in _split(ranges, each, limits, options.isolation)]
     return [

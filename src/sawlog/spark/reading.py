@@ -65,7 +65,7 @@ class _TaskReader:
         self._columns = columns
         self._shape = arrow_schema(columns)
         self._losses = DataLossPolicy(fail=options.fail_on_data_loss)
-        self._share: tuple[str, int] | None = None
+        self._topic_partition: tuple[str, int] | None = None
         self._slices: SliceReader | None = None
         self._store = subscription.open_for_task(options.where)
         if self._store.id != task.store:
@@ -84,7 +84,7 @@ class _TaskReader:
         self._store.close()
 
     def _leave(self) -> None:
-        slices, self._slices, self._share = self._slices, None, None
+        slices, self._slices, self._topic_partition = self._slices, None, None
         if slices is not None:
             slices.close()
 
@@ -104,11 +104,11 @@ class _TaskReader:
 
     def _enter(self, piece: PartitionSlice) -> SliceReader:
         """Open the slices of a partition. They stay open for the next slice."""
-        share = piece.topic, piece.partition
-        if self._slices is None or self._share != share:
+        partition = piece.topic, piece.partition
+        if self._slices is None or self._topic_partition != partition:
             self._leave()
             self._slices = self._store._slice_reader(piece.topic, piece.topic_id, piece.partition)
-            self._share = share
+            self._topic_partition = partition
         return self._slices
 
     def _batches(self, slices: SliceReader, piece: PartitionSlice) -> Iterator[pa.RecordBatch]:

@@ -94,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self.places.resolve(start)
         if not self._options.starting_table:
             return found
-        return TableHistory(self.places).begun(replace(found, at={}), self._shares()).over(found)
+        return TableHistory(self.places).begun(replace(found, at={}), self._partitions()).over(found)
 
     def _persisted_start(self, group: str, start: OffsetSpec) -> Json:
         """Look up the start once and keep it in the store until the first micro-batch is done. Each source of a group
@@ -140,27 +140,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends of this run at the current ends."""
-        self._target = self.places.positions(self._shares())
+        self._target = self.places.positions(self._partitions())
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """Return the end of the next micro-batch; `start` itself if there is nothing to read."""
         if start != self._initial:  # Spark asks for more from `start` when everything before it is done
             self._publish_progress(start)
-        shares = self._shares()
-        before = drop_missing_topics(self.places, Positions.from_json(start), shares)
+        partitions = self._partitions()
+        before = drop_missing_topics(self.places, Positions.from_json(start), partitions)
         if self._options.starting_table:
-            before = TableHistory(self.places).begun(before, shares)
+            before = TableHistory(self.places).begun(before, partitions)
         if self._target is None:
-            ends = self.places.positions(shares)
+            ends = self.places.positions(partitions)
         else:
-            ends = clamp_to_store(self.places, self._target, shares)
-        began, begun = starts(self.places, before, shares, ends)
-        ahead = {share: lag for share, end in ends.at.items() if (lag := end.offset - began[share]) > 0}
+            ends = clamp_to_store(self.places, self._target, partitions)
+        began, begun = starts(self.places, before, partitions, ends)
+        ahead = {partition: lag for partition, end in ends.at.items() if (lag := end.offset - began[partition]) > 0}
         if not isinstance(limit, ReadAllAvailable) and self._waits(sum(ahead.values())):
             return start
         if isinstance(limit, ReadMaxRows) and sum(ahead.values()) > limit.max_rows:
             ahead = split_quota(ahead, limit.max_rows)
-        moved = {share: EpochPosition(began[share] + n, ends.at[share].epoch) for share, n in ahead.items()}
+        moved = {
+            partition: EpochPosition(began[partition] + n, ends.at[partition].epoch) for partition, n in ahead.items()
+        }
         return before.after(moved, ends, begun).to_json() if moved else start
 
     def _waits(self, available: int) -> bool:
@@ -174,16 +176,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered = Stopwatch()
         return False
 
-    def _shares(self) -> list[tuple[Topic, int]]:
+    def _partitions(self) -> list[tuple[Topic, int]]:
         """Return all current partitions. A topic that no longer exists is an error, or left out."""
         try:
-            return self.places.shares(lost_ok=not self._options.fail_on_data_loss)
+            return self.places.partitions(lost_ok=not self._options.fail_on_data_loss)
         except TopicNotFound as error:
             raise DataLoss(f"{error}. failOnDataLoss=false would warn instead: continuing without it") from error
 
     def reportLatestOffset(self) -> Json:
         """Return the current ends for the query's progress, which shows the lag: offsets only."""
-        return self.places.positions(self._shares()).offsets()
+        return self.places.positions(self._partitions()).offsets()
 
     @property
     def positions_lost(self) -> int:
@@ -199,7 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks: list[InputPartition] = []
         if self._options.starting_table:
             history = TableHistory(self.places)
-            before, tasks = history.plan_table_reads(history.begun(before, self._shares()), planned)
+            before, tasks = history.plan_table_reads(history.begun(before, self._partitions()), planned)
         return [*tasks, *plan(self.places, self._options, before, planned, moved=start == self._initial)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -220,10 +222,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             store = self._writable()
             offsets = _of_topics_in(store, Positions.from_json(done))
-            epochs = {share: position.epoch for share, position in offsets.items()}
+            epochs = {partition: position.epoch for partition, position in offsets.items()}
             store.groups.commit(
                 group,
-                {share: position.offset for share, position in offsets.items()},
+                {partition: position.offset for partition, position in offsets.items()},
                 metadata="spark",
                 epochs=epochs,
             )

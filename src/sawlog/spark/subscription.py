@@ -114,7 +114,7 @@ class Positions:
         if not moved:
             return self
         recreated = {topic for topic, _ in begun}
-        kept = {share: position for share, position in self.at.items() if share[0] not in recreated}
+        kept = {partition: position for partition, position in self.at.items() if partition[0] not in recreated}
         return Positions({**kept, **begun, **moved}, {**self.topics, **now.topics}, now.store)
 
 
@@ -202,7 +202,7 @@ class SubscribedPartitions:
             self._missed.add(str(error))
             _logger.warning("%s", error)
 
-    def shares(self, *, lost_ok: bool = False) -> list[tuple[Topic, int]]:
+    def partitions(self, *, lost_ok: bool = False) -> list[tuple[Topic, int]]:
         """Return all partitions, in order; with `lost_ok`, the existing ones."""
         assigned = dict(self._options.subscription.assigned)
         found: list[tuple[Topic, int]] = []
@@ -215,9 +215,9 @@ class SubscribedPartitions:
                 self._miss(TopicNotFound(f"option assign: {said}"), lost_ok)
         return found
 
-    def positions(self, shares: Iterable[tuple[Topic, int]]) -> Positions:
+    def positions(self, partitions: Iterable[tuple[Topic, int]]) -> Positions:
         """Return the current ends of these partitions, at the isolation level of the options."""
-        found = list(shares)
+        found = list(partitions)
         isolation = self._options.isolation
         at = {
             (topic.name, number): EpochPosition(*topic.partition(number).position(isolation=isolation))
@@ -228,17 +228,17 @@ class SubscribedPartitions:
     def resolve(self, point: OffsetSpec, *, ending: bool = False) -> Positions:
         """Resolve a start or an end to a position in every partition."""
         each = {(topic, number): value for topic, number, value in point.each}
-        shares = self.shares()
-        unknown = each.keys() - {(topic.name, number) for topic, number in shares}
+        partitions = self.partitions()
+        unknown = each.keys() - {(topic.name, number) for topic, number in partitions}
         if unknown:
             name, which = min(unknown)
             raise InvalidConfig(
                 f"option {point.option}: partition {which} of {name!r} is not among the partitions read"
             )
-        ends = self.positions(shares)  # first: an epoch that starts after this call belongs to a later history
+        ends = self.positions(partitions)  # first: an epoch that starts after this call belongs to a later history
         at = {
             (topic.name, number): self._resolve(topic, number, point, each, ends.at[topic.name, number], ending)
-            for topic, number in shares
+            for topic, number in partitions
         }
         return replace(ends, at=at)
 

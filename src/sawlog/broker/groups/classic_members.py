@@ -144,6 +144,6 @@ class ClassicProtocolAdapter:
         return error
 
 
-def _by_id(shares: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> frozenset[TopicPartition]:
+def _by_id(partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> frozenset[TopicPartition]:
     """Translate topic names into ids. Partitions of deleted topics are left out."""
-    return frozenset((topics[name].id, number) for name, number in shares if name in topics)
+    return frozenset((topics[name].id, number) for name, number in partitions if name in topics)

@@ -210,10 +210,10 @@ class ConsumerGroup:
         """Return the member with an instance id; None if there is none."""
         return self._members.get(self._static.get(instance_id or "", ""))
 
-    def names(self, shares: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def names(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Translate topic ids into names."""
         found = {topic.id: name for name, topic in self._topics.items()}
-        return [(found[id], number) for id, number in shares if id in found]
+        return [(found[id], number) for id, number in partitions if id in found]
 
     def has_newer_target(self, member: ConsumerMember) -> bool:
         """Return whether a target was computed after the one that the member reached."""
@@ -223,7 +223,7 @@ class ConsumerGroup:
         """Return whether a member has not reached its target and can make progress."""
         if self.has_newer_target(member) or member.revoking:
             return True
-        return any(share not in self._owners for share in self.target_of(member.id) - member.assigned)
+        return any(partition not in self._owners for partition in self.target_of(member.id) - member.assigned)
 
     def target_of(self, member_id: str) -> set[TopicPartition]:
         """Return the partitions that a member should own."""
@@ -340,10 +340,10 @@ class ConsumerGroup:
         if instance_id is not None:
             self._static[instance_id] = member_id
         made.epoch = epoch
-        for share in owned:
-            if self._owners.setdefault(share, member_id) == member_id:
-                made.assigned.add(share)
-                made.since[share] = epoch
+        for partition in owned:
+            if self._owners.setdefault(partition, member_id) == member_id:
+                made.assigned.add(partition)
+                made.since[partition] = epoch
         self._target[member_id] = set(made.assigned)
         self.epoch = max(self.epoch, epoch) + 1
         return made
@@ -418,8 +418,8 @@ class ConsumerGroup:
 
     def _release(self, member: ConsumerMember) -> None:
         """Free all partitions of a member."""
-        for share in member.assigned | member.revoking:
-            del self._owners[share]
+        for partition in member.assigned | member.revoking:
+            del self._owners[partition]
         member.assigned.clear()
         member.revoking.clear()
         member.since.clear()
@@ -468,11 +468,11 @@ class ConsumerGroup:
         if self._is_revoking(member, owned):
             member.revoking_alarm.set(member.rebalance_timeout_ms)
             return
-        for share in target - member.assigned:
-            if share not in self._owners:
-                self._owners[share] = member.id
-                member.assigned.add(share)
-                member.since[share] = self.assignment_epoch
+        for partition in target - member.assigned:
+            if partition not in self._owners:
+                self._owners[partition] = member.id
+                member.assigned.add(partition)
+                member.since[partition] = self.assignment_epoch
         if member.epoch != self.assignment_epoch:
             member.previous_epoch, member.epoch = member.epoch, self.assignment_epoch
 
@@ -482,8 +482,8 @@ class ConsumerGroup:
             return False
         if owned is None or owned & member.revoking:
             return True
-        for share in member.revoking:
-            del self._owners[share], member.since[share]
+        for partition in member.revoking:
+            del self._owners[partition], member.since[partition]
         member.revoking = set()
         member.revoking_alarm.stop()
         return False

@@ -242,7 +242,7 @@ class Coordinator:
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
         codes = self._unfit(offsets)
-        rest = {share: new for share, new in offsets.items() if share not in codes}
+        rest = {partition: new for partition, new in offsets.items() if partition not in codes}
         if rest:
             commit = OffsetCommit(name, rest, member_id, by_server=self._is_held(name))
             codes.update(await self._commits.write(commit))
@@ -271,11 +271,11 @@ class Coordinator:
     def _unfit(self, offsets: Mapping[TopicPartition, NewOffset]) -> dict[TopicPartition, ErrorCode]:
         """Return the errors of offsets that cannot be stored."""
         codes: dict[TopicPartition, ErrorCode] = {}
-        for share, new in offsets.items():
+        for partition, new in offsets.items():
             if len(new.metadata) > self._config.offset_metadata_max_bytes:
-                codes[share] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                codes[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             elif new.offset >= 2**62:  # negative ones denote the beginning or the end
-                codes[share] = ErrorCode.INVALID_REQUEST
+                codes[partition] = ErrorCode.INVALID_REQUEST
         return codes
 
     def fetch_error(self, name: str, member_id: str | None, epoch: int) -> ErrorCode:
@@ -287,13 +287,17 @@ class Coordinator:
         entry = self._entries.get(name)
         return ErrorCode.UNKNOWN_MEMBER_ID if entry is None else entry.fetch_error(member_id, epoch)
 
-    async def fetch(self, name: str, shares: Iterable[TopicPartition] | None) -> dict[TopicPartition, Committed]:
+    async def fetch(self, name: str, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, Committed]:
         """Return the committed offsets of a group, of these partitions or of all. Offsets of deleted or recreated
         topics are left out."""
 
         def read() -> dict[TopicPartition, Committed]:
             found = self._store.groups.committed(name)
-            wanted = found if shares is None else {share: found[share] for share in shares if share in found}
+            wanted = (
+                found
+                if partitions is None
+                else {partition: found[partition] for partition in partitions if partition in found}
+            )
             return TopicLookup(self._store).valid(wanted)
 
         await self._commits.flush()
@@ -304,24 +308,24 @@ class Coordinator:
         return self._staged.pending(name)
 
     async def delete_offsets(
-        self, name: str, shares: Iterable[TopicPartition]
+        self, name: str, partitions: Iterable[TopicPartition]
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """Process an OffsetDelete request. Offsets of topics that members read are not deleted."""
         error = self.name_error(name)
         if error is not ErrorCode.NONE:
             return error, {}
-        wanted = list(shares)
+        wanted = list(partitions)
         entry = self._entries.get(name)
         if (entry is None or entry.summary is None) and name not in await self._run(self._store.groups.list):
             return ErrorCode.GROUP_ID_NOT_FOUND, {}
         subscribed = frozenset[str]() if entry is None or entry.is_empty else entry.topics
         if subscribed is None:
             return ErrorCode.NON_EMPTY_GROUP, {}
-        codes = {share: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for share in wanted if share[0] in subscribed}
-        rest = dict.fromkeys(share for share in wanted if share not in codes)
+        codes = {partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for partition in wanted if partition[0] in subscribed}
+        rest = dict.fromkeys(partition for partition in wanted if partition not in codes)
         if rest:
             codes.update(await self._commits.write(OffsetCommit(name, rest, by_server=self._is_held(name))))
-        refused = {share for share, code in codes.items() if code is ErrorCode.UNKNOWN_MEMBER_ID}
+        refused = {partition for partition, code in codes.items() if code is ErrorCode.UNKNOWN_MEMBER_ID}
         return ErrorCode.NONE, {**codes, **dict.fromkeys(refused, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)}
 
     async def topic_ids(self, names: Iterable[str] | None = None) -> Mapping[str, bytes]:
@@ -356,7 +360,7 @@ class Coordinator:
         codes = {**dict.fromkeys(offsets, ErrorCode.NONE), **self._unfit(offsets)}
         missing = await self._run(missing_partitions, self._store, list(offsets))
         codes.update(dict.fromkeys(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        fit = {share: new for share, new in offsets.items() if codes[share] is ErrorCode.NONE}
+        fit = {partition: new for partition, new in offsets.items() if codes[partition] is ErrorCode.NONE}
         try:
             async with self._entry(name).claim.held():
                 if fit:

@@ -141,9 +141,11 @@ class CommitQueue:
             OffsetChange(
                 commit.group,
                 {
-                    share: None if new is None else _committed(topics[share[0]], share[1], commit.member_id, new)
-                    for share, new in commit.offsets.items()
-                    if share in topics
+                    partition: None
+                    if new is None
+                    else _committed(topics[partition[0]], partition[1], commit.member_id, new)
+                    for partition, new in commit.offsets.items()
+                    if partition in topics
                 },
                 commit.by_server,
                 commit.transaction,
@@ -154,7 +156,7 @@ class CommitQueue:
         return [
             dict.fromkeys(commit.offsets, _refused(commit.group, refused))
             if refused is not None
-            else {share: _code(share in change.offsets) for share in commit.offsets}
+            else {partition: _code(partition in change.offsets) for partition in commit.offsets}
             for commit, change, refused in zip(commits, changes, refusals, strict=True)
         ]
 
@@ -209,7 +211,7 @@ class PendingOffsets:
 
     def pending(self, group: str) -> frozenset[TopicPartition]:
         """Return the partitions of a group with offsets in a pending transaction."""
-        return frozenset(share for groups in self._staged.values() for share in groups.get(group, ()))
+        return frozenset(partition for groups in self._staged.values() for partition in groups.get(group, ()))
 
 
 # --- in a thread
@@ -250,24 +252,24 @@ class TopicLookup:
         assert found is not None
         return found
 
-    def __contains__(self, share: TopicPartition) -> bool:
+    def __contains__(self, partition: TopicPartition) -> bool:
         """Return whether the partition exists."""
-        topic = self.find(share[0])
-        return topic is not None and 0 <= share[1] < topic.partitions
+        topic = self.find(partition[0])
+        return topic is not None and 0 <= partition[1] < topic.partitions
 
     def valid(self, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, Committed]:
         """Return the offsets whose topics still exist and were not recreated since the commit."""
         return {
-            share: each
-            for share, each in offsets.items()
-            if (topic := self.find(share[0])) is not None and topic.id == each.topic_id
+            partition: each
+            for partition, each in offsets.items()
+            if (topic := self.find(partition[0])) is not None and topic.id == each.topic_id
         }
 
 
-def missing_partitions(store: StoreService, shares: Iterable[TopicPartition]) -> set[TopicPartition]:
+def missing_partitions(store: StoreService, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
     """Return the partitions that do not exist."""
     topics = TopicLookup(store)
-    return {share for share in shares if share not in topics}
+    return {partition for partition in partitions if partition not in topics}
 
 
 def topic_infos(store: StoreService, names: Iterable[str] | None) -> Mapping[str, TopicInfo]:

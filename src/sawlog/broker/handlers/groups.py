@@ -229,7 +229,7 @@ async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
             topics=_set(request["subscribed_topic_names"]),
             pattern=request["subscribed_topic_regex"],
             assignor=request["server_assignor"],
-            owned=None if owned is None else _shares(owned),
+            owned=None if owned is None else _partitions(owned),
             sees=context.broker.authorizer.sees(context),
         ),
     )
@@ -254,13 +254,13 @@ def _set(names: Iterable[str] | None) -> frozenset[str] | None:
     return None if names is None else frozenset(names)
 
 
-def _shares(topics: Iterable[Body]) -> frozenset[TopicPartition]:
+def _partitions(topics: Iterable[Body]) -> frozenset[TopicPartition]:
     return frozenset((bytes(each["topic_id"]).hex(), number) for each in topics for number in each["partitions"])
 
 
-def _by_topic(shares: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for topic, number in sorted(shares):
+    for topic, number in sorted(partitions):
         found.setdefault(topic, []).append(number)
     return found
 
@@ -314,11 +314,11 @@ def _member(member: ConsumerMember, group: ConsumerGroup, names: Mapping[str, st
     }
 
 
-def _assignment(shares: Iterable[TopicPartition], names: Mapping[str, str]) -> Body:
+def _assignment(partitions: Iterable[TopicPartition], names: Mapping[str, str]) -> Body:
     return {
         "topic_partitions": [
             {"topic_id": UUID(topic).bytes, "topic_name": names[topic], "partitions": numbers}
-            for topic, numbers in _by_topic(shares).items()
+            for topic, numbers in _by_topic(partitions).items()
             if topic in names
         ]
     }
@@ -417,14 +417,14 @@ async def _fetched(context: Context, group: Body, stable: bool) -> Body:
         topics = await _all_offsets(context, name, stable)
     else:
         names = await _Names.of(context)
-        shares = [
+        partitions = [
             (found, number)
             for topic in wanted
             if (found := names.get(topic)) is not None
             for number in topic["partition_indexes"]
         ]
         unstable = groups.pending_offsets(name) if stable else frozenset[TopicPartition]()
-        offsets = await groups.fetch(name, shares)
+        offsets = await groups.fetch(name, partitions)
         topics = [_offsets(topic, names.get(topic), offsets, unstable, names.unknown) for topic in wanted]
     return {"group_id": name, "topics": topics, "error_code": ErrorCode.NONE}
 
@@ -461,11 +461,14 @@ def _offsets(
 
 
 def _read(
-    number: int, share: TopicPartition, found: Mapping[TopicPartition, Committed], unstable: frozenset[TopicPartition]
+    number: int,
+    partition: TopicPartition,
+    found: Mapping[TopicPartition, Committed],
+    unstable: frozenset[TopicPartition],
 ) -> Body:
-    if share in unstable:
+    if partition in unstable:
         return _answer(number, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    return _answer(number, found.get(share), ErrorCode.NONE)
+    return _answer(number, found.get(partition), ErrorCode.NONE)
 
 
 def _answer(number: int, committed: Committed | None, code: ErrorCode) -> Body:
@@ -484,8 +487,8 @@ def _answer(number: int, committed: Committed | None, code: ErrorCode) -> Body:
 async def offset_delete(context: Context, request: Body) -> Body:
     """Delete offsets of topics that the group does not read."""
     topics: Sequence[Body] = request["topics"]
-    shares = [(topic["name"], each["partition_index"]) for topic in topics for each in topic["partitions"]]
-    code, codes = await context.broker.groups.delete_offsets(request["group_id"], shares)
+    partitions = [(topic["name"], each["partition_index"]) for topic in topics for each in topic["partitions"]]
+    code, codes = await context.broker.groups.delete_offsets(request["group_id"], partitions)
     if code is not ErrorCode.NONE:
         return {"error_code": code, "topics": []}
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

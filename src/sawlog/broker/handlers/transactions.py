@@ -42,13 +42,13 @@ async def add_partitions_to_txn(context: Context, request: Body) -> Body:
 
 
 async def _add(context: Context, asked: Body) -> list[Body]:
-    shares = [(topic["name"], number) for topic in asked["topics"] for number in topic["partitions"]]
+    partitions = [(topic["name"], number) for topic in asked["topics"] for number in topic["partitions"]]
     try:
         codes = await context.broker.transactions.add_partitions(
-            asked["transactional_id"], asked["producer_id"], asked["producer_epoch"], shares
+            asked["transactional_id"], asked["producer_id"], asked["producer_epoch"], partitions
         )
     except SawlogError as error:
-        codes = dict.fromkeys(shares, known_code_of(error, context.header))
+        codes = dict.fromkeys(partitions, known_code_of(error, context.header))
     return [
         {
             "name": topic["name"],
