@@ -606,12 +606,12 @@ class Appender(kernel.AppenderFields):
             self.held = held
             if active is not None:
                 self.active.adopt([*self.segments.all[:-1], active], within_append=self.block is not None)
-            self.placer.enabled = True
+            self.placer.resume()
 
     def pause(self) -> None:
         """Refuse to append until `resume`: the lock is about to be released."""
         with self.lock:
-            self.placer.enabled = False
+            self.placer.pause()
 
     def save_producers(self, *, durable: bool = True) -> None:
         """Write the current producer state. No-op during an append, which may be rolled back."""

@@ -84,6 +84,14 @@ class Placer:
         """Place nothing in a forked child: the log belongs to the parent."""
         self.enabled = False
 
+    def pause(self):
+        """Place nothing until `resume`. The caller holds the lock."""
+        self.enabled = False
+
+    def resume(self):
+        """Place batches again. The caller holds the lock."""
+        self.enabled = True
+
     # --- one call
 
     def append(self, value, key, headers, timestamp, expect_offset):
