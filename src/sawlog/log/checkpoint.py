@@ -175,3 +175,17 @@ def noted_end(directory: Directory) -> int:
     """Return the end that the last turn recorded; 0 if there is no note."""
     found = TurnNote.decode(read_lock_note(directory))
     return 0 if found is None else found.next_offset
+
+
+def proven_end(directory: Directory, saved: Checkpoint | None, published: tuple[int, int]) -> int:
+    """Return how much of the log a published (end, epoch) proves to exist. Like any position, it counts up to the end
+    of its epoch, because later records were truncated. The checkpoint proves that the epoch has ended; the list of
+    epochs says where, and it may already have an epoch that the checkpoint does not name yet."""
+    end, epoch = published
+    if saved is None or saved.leader_epoch is None or epoch >= saved.leader_epoch:
+        return end
+    try:
+        epochs = load_epochs(directory)
+    except CorruptFile:
+        return end
+    return end if epochs is None else epochs.end_of(epoch, end)

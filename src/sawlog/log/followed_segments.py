@@ -26,8 +26,8 @@ from ..errors import CorruptBatch, CorruptFile, StorageError
 from ..storage import Directory, MemoryDirectory, Published, open_published
 from ..storage.forking import forkable
 from . import checkpoint
-from .checkpoint import Checkpoint, noted_end
-from .epochs import Epochs, as_the_batches_say, epochs_of, load_epochs, unfinished_truncation
+from .checkpoint import Checkpoint, noted_end, proven_end
+from .epochs import Epochs, as_the_batches_say, epoch_at, epochs_of, load_epochs, unfinished_truncation
 from .files import CHECKPOINT, INDEX, REMOTE, VISIBLE, file_name, segment_base, swap_range, trimmed_base
 from .index import SegmentIndex
 from .remote import UNKNOWN, found_remote
@@ -237,7 +237,7 @@ class FollowedSegmentSet(SegmentSet):
             return  # the directory was deleted: open segments can still be read
         end = self.next_offset if found else start
         # The published end may exceed the files: damage, or files that are being replaced.
-        self.visible_offset = end if self._published_end is None else min(self._published_end[0], end)
+        self.visible_offset = end if self._published_end is None else min(self._shown_end(found, saved), end)
         if self.visible_offset < end:
             self.mark_undecided()  # a hidden marker may decide a transaction
         if found and self.visible_offset < start and (end >= start or not self.all[-1].size):
@@ -288,11 +288,23 @@ class FollowedSegmentSet(SegmentSet):
             found = [lost, *found]
         return found
 
+    def _shown_end(self, found: list[Segment], saved: Checkpoint | None) -> int:
+        """Return the published end, without anything that was truncated since. Until a truncation replaces records,
+        readers still see them."""
+        assert self._published_end is not None
+        end, epoch = self._published_end
+        proven = proven_end(self.directory, saved, self._published_end)
+        there = epoch_at(found, proven) if proven < end else None
+        return end if there is None or there <= epoch else proven
+
     def _recorded_end(self, names: Sequence[str], found: list[Segment], saved: Checkpoint | None, start: int) -> int:
         """Return the end of the log, as far as any file records it. Recovery uses the same evidence."""
+        seen = 0
         if self._published_end is not None:
-            return self._published_end[0]
-        end, noted = 0 if saved is None else saved.durable_offset, noted_end(self.directory)
+            seen = proven_end(self.directory, saved, self._published_end)
+            if found or seen == self._published_end[0]:
+                return seen
+        end, noted = max(seen, 0 if saved is None else saved.durable_offset), noted_end(self.directory)
         if saved is not None and found and saved.segment > found[-1].base_offset:
             end = saved.end_without_segment(known=noted > 0)
         if not found and not noted and end <= start and CHECKPOINT in names and (saved is None or not saved.clean):

@@ -199,7 +199,9 @@ class _Recovery:
         try:
             told = published.load()
             if told is not None:
-                self.seen_end, self.end_known = max(self.seen_end, told[0]), True
+                proven = checkpoint.proven_end(self.directory, self.saved, told)
+                self.seen_end = max(self.seen_end, proven)
+                self.end_known = self.end_known or proven == told[0]
         finally:
             published.close()
 

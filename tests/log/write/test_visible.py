@@ -27,6 +27,7 @@ from sawlog.errors import CorruptBatch, OffsetOutOfRange, StorageFull
 from sawlog.log import durability
 from sawlog.log import writer as writer_module
 from sawlog.log.durability import Durability
+from sawlog.log.epochs import Epochs
 from sawlog.log.segments import SegmentSet
 from sawlog.storage import FileDirectory, MemoryDirectory
 from sawlog.storage import file as file_module
@@ -35,7 +36,7 @@ from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
 from ...faults.disk import FaultyStorage
 from ...storage.elsewhere import Elsewhere
-from ..places import Place, fill, values
+from ..places import Place, fill, named, values
 from .test_keeping import foreign
 
 PATIENCE_S = 60.0
@@ -787,16 +788,92 @@ def test_an_older_published_end_shows_less_and_the_next_writer_mends_it(place: P
             shows(reader, 6)
 
 
-def published_by_hand(place: Place, told: tuple[int, int]) -> Any:
-    """The directory of a closed log with five records whose `visible` file contains these numbers."""
-    with place.open(QUIET) as log:
-        stamped(log, 5)
-    directory = place.directory()
+def publish(directory: Any, told: tuple[int, int]) -> None:
+    """Put these numbers into the `visible` file of a log."""
     where = FileDirectory(directory) if isinstance(directory, Path) else directory
     published = where.published("visible", create=True)
     assert published is not None
     published.store(*told)
     published.close()
+
+
+@pytest.mark.parametrize("told", [9, 6, 4, 2])
+@pytest.mark.parametrize("closed", [True, False])
+def test_an_end_from_before_a_truncation_counts_up_to_the_cut(place: Place, told: int, closed: bool) -> None:
+    """Records that were truncated are not lost, so nothing is reported and no offset is skipped."""
+    log = place.open(QUIET.with_(segment_bytes=200))
+    stamped(log, 9)
+    log.truncate(3)
+    stamped(log, 2)
+    if closed:
+        log.close()
+    elsewhere = place.copy()
+    log.close()
+    publish(elsewhere.directory(), (told, 0))
+    with Log.open(elsewhere.directory(), mode="r") as reader:
+        shows(reader, min(told, 3))
+        assert reader.verify()
+        with elsewhere.open(QUIET) as again:
+            assert again.recovery, str(again.recovery)
+            shows(again, 5)
+            shows(reader, 5)
+            assert again.epoch_end(0) == reader.epoch_end(0) == 3
+            stamped(again)
+            shows(reader, 6)
+
+
+def test_an_end_from_before_a_truncation_counts_up_to_the_cut_while_an_epoch_is_begun(place: Place) -> None:
+    """The writer died after it had stored the list of epochs, and before the checkpoint named the new one. Epoch 1 has
+    no record, so epoch 2 takes its place in the list."""
+    with place.open(QUIET) as log:
+        stamped(log, 9)
+        log.truncate(3)
+        elsewhere = place.copy()
+    elsewhere.write("leader-epoch-checkpoint", Epochs(((0, 0), (2, 3))).encode())
+    publish(elsewhere.directory(), (9, 0))
+    with Log.open(elsewhere.directory(), mode="r") as reader:
+        shows(reader, 3)
+        with elsewhere.open(QUIET) as again:
+            assert not again.recovery.corruption, str(again.recovery)
+            shows(again, 3)
+            stamped(again)
+            shows(reader, 4)
+
+
+def test_an_end_from_before_a_truncation_still_proves_what_is_below_the_cut(place: Place) -> None:
+    """It says nothing about the truncated records, but what was kept must be there."""
+    with place.open(QUIET) as log:
+        stamped(log, 9)
+        log.truncate(6)
+        elsewhere = place.copy()
+    elsewhere.cut(named(0), elsewhere.batches()[4].position)
+    publish(elsewhere.directory(), (9, 0))
+    with Log.open(elsewhere.directory(), mode="r") as reader:
+        with pytest.raises(CorruptBatch) as raised:
+            list(reader.scan())
+        assert raised.value.next_offset == 6
+    with elsewhere.open(QUIET) as again:
+        assert again.recovery.corruption
+        assert again.append(b"next") == 6
+
+
+def test_an_end_from_before_a_truncation_shows_no_record_that_is_not_durable(directory: FaultyDirectory) -> None:
+    """The files may reach beyond the published end with records that replaced the truncated ones."""
+    with Log.open(directory, QUIET) as log:
+        stamped(log, 9)
+        log.truncate(3)
+        stamped(log, 2)
+        publish(directory.inner, (9, 0))
+        with second(directory) as reader, held(Gate(directory), lambda: stamped(log, 1)):
+            shows(reader, 3)
+
+
+def published_by_hand(place: Place, told: tuple[int, int]) -> Any:
+    """The directory of a closed log with five records whose `visible` file contains these numbers."""
+    with place.open(QUIET) as log:
+        stamped(log, 5)
+    directory = place.directory()
+    publish(directory, told)
     return directory
 
 
