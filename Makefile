@@ -124,10 +124,10 @@ upgrade: $(READY) ## upgrade all tools and libraries and record the versions in 
 	@$(BIN)/python tools/write_constraints.py
 
 say-demo: # before anything takes long
-	@echo "the demo takes three to seven minutes on two cores, after the installation"
+	@echo "the demo takes two to six minutes on two cores, after the installation"
 
 say-test:
-	@echo "about six minutes on two cores, after the installation"
+	@echo "two to five minutes on two cores, after the installation"
 
 clean: ## remove build and test output; keep .venv
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
