@@ -57,13 +57,13 @@ def appender(log: Log) -> Appender:
 
 
 def compacted(entries: Sequence[Entry], end: int, lowest: int = 0) -> list[Entry]:
-    """What is left when everything below `end` was compacted, and tombstones stay."""
+    """Return the entries that remain after compaction of everything below `end`; tombstones stay."""
     last = {e.key: e.offset for e in entries if e.offset < end}
     return [e for e in entries if e.offset >= lowest and (e.offset >= end or e.key is None or last[e.key] == e.offset)]
 
 
 class Filling:
-    """Random appends of all kinds to one log, and the model of what is in it."""
+    """Random appends of all kinds to one log, and a model of its contents."""
 
     def __init__(self, log: Log, rng: random.Random, keys: int = 40, sizes: Sequence[int] = (0, 5, 60, 300)) -> None:
         self.log = log
@@ -90,7 +90,7 @@ class Filling:
         return [self.record() for _ in range(self.random.choice([1, 2, 7, 20]))]
 
     def took(self, placed: range) -> None:
-        """Enter into the model what the log says it has now; that it has what was appended is tested elsewhere."""
+        """Enter the placed records into the model."""
         self.entries.extend(entry(r) for r in self.log.scan(placed.start, placed.stop))
 
     def append(self) -> None:

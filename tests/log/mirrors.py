@@ -1,4 +1,4 @@
-"""`Mirror`: a replica of a log in memory, for tests of what a log does with one."""
+"""`Mirror`: a replica of a log in memory, for tests of logs that use one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Mirror:
         self.log = Log.in_memory()
         self.raw = b""
         self.is_reachable = True
-        #: How often it was asked for something.
+        #: Number of requests so far.
         self.asked = 0
         self._add(raw)
 
@@ -35,7 +35,7 @@ class Mirror:
             self.raw += raw
 
     def copy(self, log: Log) -> None:
-        """Copy what is new."""
+        """Copy the new records."""
         while self.log.next_offset < log.visible_offset:
             page = log.fetch(self.log.next_offset, 1 << 20, isolation="uncommitted")
             self._add(page.raw)

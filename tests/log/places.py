@@ -1,10 +1,10 @@
-"""Where the logs of these tests live: in files or in memory, with the same handles for both.
+"""Places for the logs of these tests, in files or in memory, with the same interface.
 
-A `Place` opens its log, tells all bytes in it, and can be copied while the log is open: the copy is what a killed
-process leaves, because everything appended is written (if not yet durable). Its files can be damaged.
+A `Place` opens its log, returns all its bytes, and can be copied while the log is open: the copy is the state after a
+kill, because everything appended is written (if not yet durable). Its files can be damaged.
 
-Logs are opened with durability="os" here, and with `quick` fsync does nothing: what survives a power cut is
-tested elsewhere, with real fsyncs or a storage that drops what was not synced.
+Logs are opened with durability="os", and with `quick` fsync does nothing: survival of power cuts is tested elsewhere,
+with real fsyncs or a storage that drops unsynced data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Place:
         self.copies = 0
 
     def directory(self) -> Any:
-        """What `Log.open` takes."""
+        """The argument for `Log.open`."""
         raise NotImplementedError
 
     def files(self) -> dict[str, bytes]:
@@ -54,8 +54,8 @@ class Place:
         raise NotImplementedError
 
     def copy(self, *, restarted: bool = False) -> Place:
-        """The same files elsewhere, as they are now. `restarted`: the machine was restarted since, so that the
-        published end of what readers have seen no longer counts."""
+        """Copy the files in their current state. `restarted`: the machine was restarted since, which invalidates the
+        published end."""
         raise NotImplementedError
 
     def open(self, config: LogConfig | None = None, *, mode: Any = "w", **settings: Any) -> Log:
@@ -121,7 +121,7 @@ class FilePlace(Place):
 
     def write(self, name: str, data: bytes) -> None:
         self.path.mkdir(exist_ok=True)
-        # A new file, not the old one changed: somebody may have that mapped.
+        # A new file instead of a change in place: a process may have the old one mapped.
         temporary = self.path.with_name(self.path.name + ".damaged")
         temporary.write_bytes(data)
         temporary.replace(self.path / name)
@@ -174,7 +174,7 @@ class MemoryPlace(Place):
 
 @contextmanager
 def quick(monkeypatch: Any) -> Iterator[None]:
-    """fsync returns at once, but still refuses what is not open."""
+    """Make fsync return at once; it still rejects closed descriptors."""
     import os
 
     with monkeypatch.context() as patched:
@@ -205,7 +205,7 @@ def now_ms() -> int:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether something in the background comes true; looks often and gives up late."""
+    """Wait until a condition in the background becomes true; poll often and give up late."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

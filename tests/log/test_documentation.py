@@ -1,4 +1,4 @@
-"""What is public exists and says what it is; the error tree that is drawn is the one that is there."""
+"""Every public name exists and is documented; the error tree in the documentation is the real one."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_error_can_be_pickled_and_shown(name: str) -> None:
         assert getattr(again, field, None) == getattr(made, field, None)
 
 
-# --- what the reports and records show
+# --- contents of reports and records
 
 
 def test_records_can_be_pickled_compared_and_hashed() -> None:

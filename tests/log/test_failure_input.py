@@ -34,7 +34,7 @@ def everything(directory: MemoryDirectory) -> dict[str, bytes]:
 
 
 def check_refused(call: Callable[[Log], object], error: type[SawlogError]) -> None:
-    """The call raises this, the files are what they were, and the log continues."""
+    """The call raises the error, the files do not change, and the log continues."""
     directory = MemoryDirectory()
     log = Log.open(directory, CONFIG)
     log.append_many([b"a", b"b"])
@@ -54,7 +54,7 @@ def check_refused(call: Callable[[Log], object], error: type[SawlogError]) -> No
         assert len(log) == 4
 
 
-#: What a record cannot be made of: (value, key, headers, timestamp), and the error.
+#: Invalid records: (value, key, headers, timestamp), and the error.
 BAD_RECORDS: dict[str, tuple[tuple[Any, ...], type[SawlogError]]] = {
     "str value": (("text", None, (), None), InvalidRecordType),
     "int value": ((5, None, (), None), InvalidRecordType),

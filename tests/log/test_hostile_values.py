@@ -1,4 +1,4 @@
-"""Values that look like batches cost whoever opens a damaged log no more than reading it once or twice."""
+"""Values that look like batches do not make opening a damaged log cost more than reading it once or twice."""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ from .places import INDEX, TIME_INDEX, Place, fill, named, values
 
 
 def consume(log: Log, start: int, max_bytes: int) -> list[bytes | None]:
-    """As a Kafka client does: parse whatever batches come, drop what was not asked for, continue after the last one."""
+    """Read as a Kafka client does: parse the returned batches, drop records before `start`, continue after the last
+    one."""
     from aiokafka.record.memory_records import MemoryRecords
 
     seen: list[bytes | None] = []

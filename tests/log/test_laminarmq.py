@@ -143,7 +143,7 @@ def test_segmented_log_is_consistent_through_its_whole_life(place: Place) -> Non
 
 
 def test_stored_log_below_the_initial_offset_is_refused(place: Place) -> None:
-    """It would be a setting that contradicts the data; higher is what retention leaves."""
+    """Such a setting would contradict the data; a higher start is the result of retention."""
     log = filled(place, 2)
     log.trim(INITIAL + 20)
     log.close()

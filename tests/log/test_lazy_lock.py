@@ -521,7 +521,7 @@ def test_a_crash_while_creating_leaves_an_empty_log_or_none(memory_place: Memory
 
 
 def lock_of(place: Place) -> Lock:
-    """The writer's lock, in somebody else's hand."""
+    """The writer's lock, held elsewhere."""
     directory = place.path if isinstance(place, MemoryPlace) else FileDirectory(place.directory())
     return directory.lock("LOCK")
 
@@ -605,7 +605,7 @@ def test_the_lock_of_one_process_is_seen_by_another(file_place: FilePlace) -> No
 
 @pytest.mark.parametrize("work", ["compact", "_merge_segments", "_recompress", "_scrub", "maintain"])
 def test_maintenance_is_refused_while_the_log_is_held(place: Place, work: str) -> None:
-    """It would wait for others' maintenance, which waits for the holder."""
+    """It would wait for concurrent maintenance, which waits for the holder."""
     log = place.open(LogConfig())
     log.append(b"one")
     with log._hold(), pytest.raises(InvalidConfig, match="hold"):

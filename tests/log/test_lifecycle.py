@@ -1,4 +1,4 @@
-"""Opening, closing, locking, sealing, removing: what is left, and what is not."""
+"""Opening, closing, locking, sealing and removing a log, and the files that remain."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ def test_every_error_is_a_sawlog_error(place: Place) -> None:
 
 
 def test_a_log_among_the_topics_of_a_store_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    """It would look like a damaged topic. An existing partition is a log, and readers are harmless."""
+    """The log would look like a damaged topic. An existing partition is a log, and readers are harmless."""
     with sawlog.open(tmp_path / "data") as store:
         store.create_topic("orders").append(b"one")
     topics = tmp_path / "data" / "topics"

@@ -53,7 +53,7 @@ CONFIGS = st.builds(
     max_index_bytes=st.sampled_from([30, 200, 10_000]),
     segment_age_ms=st.sampled_from([None, 10]),
 )
-#: Where in the log, as a share of it: both ends are likely.
+#: Positions in the log, as a share of it: both ends are likely.
 SHARES = st.one_of(st.just(0.0), st.just(1.0), st.floats(0, 1))
 
 
@@ -93,7 +93,7 @@ class LogMachine(RuleBasedStateMachine):
         return [Record(*self.records[i][:3], timestamp=self.records[i][3], offset=i) for i in range(start, end)]
 
     def fits(self, rows: list[Row]) -> bool | None:
-        """Whether a batch goes into a segment; None if it depends on how well it packs."""
+        """Return True if a batch fits into a segment; None if it depends on the compression."""
         plain, packed = len(encode(rows)), len(encode(rows, compression=self.config.compression))
         if plain <= self.config.segment_bytes:
             return True
@@ -387,11 +387,11 @@ def budget(examples: int, phases: tuple[Phase, ...] = tuple(Phase)) -> settings:
 
 
 class LongMemoryMachine(MemoryMachine):
-    """The same, for longer."""
+    """The same machine with more steps."""
 
 
 class LongFileMachine(FileMachine):
-    """The same, for longer."""
+    """The same machine with more steps."""
 
 
 #: Looking for a shorter example takes minutes on files; what fails there mostly fails in memory, too.

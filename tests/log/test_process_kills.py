@@ -1,9 +1,10 @@
-"""kill -9 at random moments: what was acknowledged is there, what is there was sent, in order, and the log continues.
+"""kill -9 at random moments: acknowledged records are there, existing records were sent, in order, and the log
+continues.
 
-A killed process loses nothing that it has written, whatever the durability policy: this finds torn appends, wrong
-recovery and locks that stay. It cannot find a missing fsync, because the page cache survives.
+A killed process loses none of its writes, whatever the durability policy: this finds torn appends, wrong recovery and
+locks that stay. It cannot find a missing fsync, because the page cache survives.
 
-Six kills for each policy by default; `SAWLOG_KILLS=200` does more. `SAWLOG_SEED` changes the moments.
+Six kills for each policy by default; `SAWLOG_KILLS=200` makes more. `SAWLOG_SEED` changes the moments.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Victims:
         assert self.server.stdin is not None
         self.stdin, stdout = self.server.stdin, self.server.stdout
         self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        # Somebody has to read all the time, or the writer would wait for us with a full pipe.
+        # A thread reads all the time, or the writer would block on a full pipe.
         self.reader = threading.Thread(target=lambda: [self.lines.put(line) for line in stdout])
         self.reader.start()
 
     def acknowledged(self, round_: int, form: str, after_s: float) -> dict[int, str]:
-        """What one writer had acknowledged when it was killed: offset -> name."""
+        """Return the acknowledgements of one writer before it was killed: offset -> name."""
         self.stdin.write(f"{round_} {form}\n")
         self.stdin.flush()
         said, pid = self.lines.get(timeout=PATIENCE_S).split()
@@ -74,7 +75,7 @@ class Victims:
 
 
 def check_sent(names: list[str], round_: int) -> None:
-    """What one process left: a prefix of its records, in order, and no half batch."""
+    """Check the records of one process: a prefix, in order, without half a batch."""
     parts = [name.split(".") for name in names]
     assert {int(part[0]) for part in parts} <= {round_}
     assert [int(part[1]) for part in parts] == list(range(len(parts)))
@@ -101,7 +102,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, durability: str) 
 
 
 def check_log(directory: Path, kept: list[bytes], acknowledged: dict[int, str], round_: int, told: str) -> list[bytes]:
-    """Reopen after a kill; what the log holds then."""
+    """Reopen the log after a kill and return its records."""
     with Log.open(directory, SETTINGS) as log:
         assert log.recovery, f"{told}: {log.recovery}"
         report = log.verify()

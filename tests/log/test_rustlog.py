@@ -177,7 +177,7 @@ def test_fetch_at_the_end_is_empty_and_goes_on_where_it_was_asked(place: Place) 
 
 
 def test_fetch_of_a_batch_that_began_earlier_gives_the_whole_batch(place: Place) -> None:
-    """The consumer drops what it did not ask for, as Kafka's do."""
+    """The consumer drops the records before its offset, as Kafka's consumers do."""
     log = place.open()
     log.append_many(expected(0, 5))
     found = log.fetch(3, 10**6)

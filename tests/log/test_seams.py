@@ -1,4 +1,4 @@
-"""What a server uses of a log: placing without waiting, being told, and fetching with patience."""
+"""The calls of a log that a server uses: placing without waiting, callbacks, and fetching with a timeout."""
 
 from __future__ import annotations
 

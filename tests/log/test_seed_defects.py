@@ -164,7 +164,7 @@ def test_c08_failed_stream_leaves_the_same_bytes_and_state_at_every_chunk(place:
 
 
 def test_c09_corrupt_record_is_never_skipped(place: Place) -> None:
-    """laminarmq's stream leaves out what it cannot read; RustLog stops in silence."""
+    """laminarmq's stream skips unreadable records; RustLog stops silently."""
     log = place.open()
     expected = fill(log, 9)
     log.seal()
@@ -201,7 +201,7 @@ def test_c10_reopened_log_continues_its_offsets(place: Place) -> None:
 
 
 def test_c11_acknowledged_records_are_there_without_a_close(place: Place) -> None:
-    """The part that needs no killed process and no power cut: what was acknowledged is in the files."""
+    """The part that needs no killed process and no power cut: acknowledged records are in the files."""
     log = place.open(LogConfig(durability="always"))
     expected = []
     for i in range(5):
@@ -319,7 +319,7 @@ def test_c15_hostile_count_is_refused_without_allocating(place: Place, codec: in
     assert peak < 64 << 20
 
 
-# --- C16: the log changes under those who read it
+# --- C16: the log changes under its readers
 
 
 def long_log(place: Place, segments: int = 3, each: int = 1500, **settings: object) -> Log:

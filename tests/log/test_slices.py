@@ -33,7 +33,7 @@ def filled(place: Place, **settings: Any) -> Log:
 
 
 def offsets(log: Log, pieces: list[Slice]) -> list[int]:
-    """What is read through the slices."""
+    """Return the offsets read through the slices."""
     found: list[int] = []
     for piece in pieces:
         for batch in slices.read(log._access.directory, piece, log.config, columns=COLUMNS, batch_rows=50):
@@ -181,7 +181,7 @@ def test_a_log_that_was_cut_off_and_has_grown_again_is_data_loss(
         assert getattr(log, rewrite)()
     with pytest.raises(DataLoss, match=r"offsets \d+ to \d+ of .* are gone: .* from offset 105 on"):
         offsets(log, pieces)
-    # What lies before the cut is still the same history.
+    # Everything before the cut belongs to the same history.
     assert offsets(log, [piece for piece in pieces if piece.end_offset <= 105]) == list(
         range(max((piece.end_offset for piece in pieces if piece.end_offset <= 105), default=0))
     )

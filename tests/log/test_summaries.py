@@ -1,4 +1,4 @@
-"""What headers and lengths say of a log is what its records say."""
+"""Summaries made from headers and lengths agree with the records."""
 
 from __future__ import annotations
 

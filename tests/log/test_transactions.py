@@ -1,4 +1,4 @@
-"""Transactions of Kafka's producers in one log: what is committed, what is not, and who waits for it."""
+"""Transactions of Kafka producers in one log: committed and aborted records, and the readers that wait for them."""
 
 from __future__ import annotations
 
@@ -466,7 +466,7 @@ def test_slices_leave_out_what_was_aborted(memory_place: MemoryPlace, known: boo
 def test_a_reader_elsewhere_looks_again_when_segments_are_truncated_under_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The open transaction makes it read the segments; the first that it opens is no longer what it was."""
+    """The open transaction makes it read the segments; the first that it opens has changed."""
     with Log.open(tmp_path, LogConfig(segment_bytes=1000, durability="os")) as log:
         log.append(b"before")
         send(log, [b"open"], 7)

@@ -1,9 +1,9 @@
 """Transactions against a plain model: any interleaving of producers, commits, aborts, truncations and reopenings.
 
-The model is a list of what was appended. It knows nothing of indexes: a batch is committed if the next marker of its
-producer says so, aborted if that says abort, and undecided if there is none. After each step the log, a reader that was
-opened at the beginning and one that is opened now must show exactly that, to readers of both isolations, and so must
-the pages that a consumer of Kafka's gets, by the rule of Kafka's clients. Maintenance runs in between, caches
+The model is a list of appended batches without indexes: a batch is committed if the next marker of its producer
+commits, aborted if that marker aborts, and undecided if there is none. After each step the log, a reader that was
+opened at the beginning and one that is opened now must show exactly that, to readers of both isolation levels, and so
+must the pages that a Kafka consumer receives, by the rule of Kafka's clients. Maintenance runs in between, and caches
 are lost.
 """
 

@@ -1,10 +1,10 @@
-"""Transactions in one partition: batches as producers send them, and what a consumer of Kafka's sees of a page.
+"""Transactions in one partition: batches as producers send them, and a Kafka consumer's view of a page.
 
-`Model` is a plain list of what was appended, and what follows from it: a batch is committed if the next marker of its
-producer says so, aborted if that says abort, and undecided if there is none.
+`Model` is a plain list of appended batches: a batch is committed if the next marker of its producer commits, aborted if
+that marker aborts, and undecided if there is none.
 
-`KafkaConsumer` is the rule that Kafka's clients follow when they read only what is committed: the fetch response lists
-aborted transactions by their first offset; a producer's batches are dropped from there to its next abort marker.
+`KafkaConsumer` is the rule of Kafka's clients for reading committed records: the fetch response lists aborted
+transactions by their first offset; a producer's batches are dropped from there to its next abort marker.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def send(log: Log, values: Sequence[bytes], producer: int, *, epoch: int = 0, se
 
 
 def both(log: Log) -> tuple[list[bytes | None], list[bytes | None]]:
-    """The values that readers see who want only what is committed, and those who want everything."""
+    """Return the values that readers of committed records see, and those that other readers see."""
     return [r.value for r in log.scan()], [r.value for r in log.scan(isolation="uncommitted")]
 
 
 class KafkaConsumer:
-    """What a consumer with `isolation.level=read_committed` gives out of the pages that it fetches."""
+    """Returns the records that a consumer with `isolation.level=read_committed` extracts from its pages."""
 
     def records(self, page: Fetched) -> Iterable[Record]:
         waiting = deque(page.aborted)
@@ -109,7 +109,7 @@ class Entry:
 
 
 class Model:
-    """What was appended, in order."""
+    """The appended batches, in order."""
 
     def __init__(self, entries: list[Entry], lowest: int) -> None:
         self.entries = entries
@@ -120,7 +120,7 @@ class Model:
         return self.entries[-1].end if self.entries else 0
 
     def outcome(self, at: int) -> bool | None:
-        """Whether the batch with that number is committed; None if that is not decided."""
+        """Return True if the batch with that number is committed; None if it is undecided."""
         one = self.entries[at]
         if one.producer < 0:
             return True
@@ -142,7 +142,7 @@ class Model:
         return [each for each in found if each[0] >= self.lowest]
 
     def committed(self, stable: int) -> list[tuple[int, bytes]]:
-        """What is committed below an offset."""
+        """Return the committed records below an offset."""
         shown = [e for at, e in enumerate(self.entries) if self.outcome(at)]
         return [each for each in Model(shown, self.lowest).records() if each[0] < stable]
 

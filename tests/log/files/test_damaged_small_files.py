@@ -1,4 +1,4 @@
-"""One bad bit in a small file, or a file that somebody has put there, costs no record and hides none."""
+"""A flipped bit in a small file, or an unexpected file, costs no record and hides none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Leader epochs: whoever has read records that are gone finds out, and nobody else is disturbed.
+"""Leader epochs: a reader of records that are gone notices it, and no other reader is disturbed.
 
-A position is an offset and the epoch in which it was read. The promise of all of it, for any sequence of appends,
-truncations, kills and power cuts:
+A position is an offset and the epoch in which it was read. For any sequence of appends, truncations, kills and power
+cuts:
 
     offset <= epoch_end(epoch)   if and only if   every record below the offset is the one that was read
 """
@@ -75,7 +75,7 @@ def epochs_by_offset(log: Log) -> dict[int, int]:
 
 
 def cut(log: Log) -> None:
-    """Begin a new epoch at the end: a record that somebody may have read goes."""
+    """Begin a new epoch at the end by truncating a record that may have been read."""
     log.append(b"gone")
     log.truncate(log.next_offset - 1)
 
@@ -141,7 +141,7 @@ def test_opening_again_without_an_append_begins_no_further_epoch(place: Place) -
 
 
 def test_opening_again_after_a_restart_of_the_machine_does_begin_one() -> None:
-    """Nobody knows any longer what was shown in the epoch before: its first records may have been read, and be lost."""
+    """The records shown in the previous epoch are unknown: its first records may have been read and lost."""
     disk = FaultyStorage(seed=1)
     log = Log.open(disk, QUIET.with_(durability="os"))
     fill(log, 3)
@@ -199,7 +199,7 @@ def test_truncating_nothing_begins_none(place: Place) -> None:
 
 @pytest.mark.parametrize("to", [3, 4])
 def test_truncating_what_was_never_visible_begins_none(place: Place, to: int) -> None:
-    """Under "always", what is written and not synced. What is left of it is durable then, and so visible."""
+    """Under "always": the written records that are not synced. The remaining ones become durable, and so visible."""
     log = place.open(QUIET)
     fill(log, 3)
     log._append_at_offsets(foreign((3, [b"a"]), (4, [b"b"]), epoch=0), wait=False)
@@ -375,17 +375,17 @@ def test_arbitrary_bytes_decode_exactly_or_raise_corrupt_file(data: bytes) -> No
 
 @dataclass
 class Seen:
-    """Where some reader was, and what it had read."""
+    """The position of a reader, and the records it has read."""
 
     offset: int
     epoch: int
     read: list[bytes | None]
-    #: Whether it was read under "always", and nothing was truncated since.
+    #: True if it was read under "always", and nothing was truncated since.
     stays: bool
 
 
 class World:
-    """A log on a simulated disk, everything that anybody has read of it, and what has to be true of that."""
+    """A log on a simulated disk, everything that was ever read from it, and the invariants."""
 
     def __init__(self, policy: Any) -> None:
         self.config = QUIET.with_(durability=policy, segment_bytes=400)
@@ -423,7 +423,7 @@ class World:
         self.log._merge_segments()
 
     def failed(self, _: int) -> None:
-        """A block that raises: what it placed was never there."""
+        """Placing in a block that raises leaves no record."""
 
         def fail() -> None:
             with self.log._appending():
@@ -457,7 +457,7 @@ class World:
         assert self.log.recovery
 
     def look(self, log: Log) -> None:
-        """A reader that has read everything, and one that has read some of it: what it goes by is the batch's epoch."""
+        """A reader of everything and one of a part both go by the epoch of the batch."""
         offset, epoch = log.position()
         read = values(log.scan())
         assert len(read) == offset
@@ -518,7 +518,7 @@ def test_a_position_is_beyond_the_end_of_its_epoch_if_and_only_if_its_records_ar
 @pytest.mark.parametrize("to", [0, 5, *(pytest.param(to, marks=pytest.mark.slow) for to in (3, 7))])
 @pytest.mark.parametrize("mode", ["kill", *MODES])
 def test_a_truncation_that_is_interrupted_anywhere_is_noticed_if_it_cut_something(to: int, mode: Any) -> None:
-    """After the epoch was written and before anything was cut: nobody has lost anything, and nobody is told so."""
+    """Between the write of the epoch and the first cut, no record is lost, and no reader is told otherwise."""
     disk = FaultyStorage(seed=4)
     log = Log.open(disk, QUIET.with_(segment_bytes=250))
     sent = fill(log, 8, size=30)
@@ -554,7 +554,7 @@ def test_a_truncation_that_is_interrupted_anywhere_is_noticed_if_it_cut_somethin
 def test_a_truncation_across_earlier_epochs_that_is_interrupted_anywhere_hides_no_loss(
     to: int, mode: Any, most: int | None
 ) -> None:
-    """What the epochs before had taken away is still told, also if this truncation never came about."""
+    """Losses of earlier epochs are still reported, even if this truncation never took effect."""
     world = World("os")
     for back in (2, 1, 0):
         world.append(5)
@@ -750,7 +750,7 @@ def test_processes_that_take_turns_go_on_in_the_epoch_that_another_has_begun() -
     two.close()
 
 
-# --- a list that is not what the checkpoint speaks of
+# --- a list other than the checkpoint's
 
 
 def lived(place: Place, closed: bool) -> Place:
@@ -793,7 +793,7 @@ def with_list(place: Place, which: str) -> Place:
 @pytest.mark.parametrize("told", [True, False], ids=["published", "restarted"])
 @pytest.mark.parametrize("which", LISTS)
 def test_a_reader_does_without_a_list_that_is_not_the_last(place: Place, which: str, told: bool) -> None:
-    """It may come before the next writer mends it."""
+    """The reader may come before the next writer repairs the list."""
     damaged = with_list(lived(place, closed=False), which)
     if not told:
         damaged.remove("visible")
@@ -807,7 +807,7 @@ def test_a_reader_does_without_a_list_that_is_not_the_last(place: Place, which: 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("which", LISTS)
 def test_a_list_that_is_not_the_last_is_rebuilt_from_the_batches(place: Place, which: str, closed: bool) -> None:
-    """What was lost stays lost, what is there stays there, and no number is used twice."""
+    """Lost records stay lost, existing records stay, and no epoch is used twice."""
     damaged = with_list(lived(place, closed), which)
     log = damaged.open(QUIET)
     positions(log)
@@ -827,7 +827,7 @@ def test_a_list_that_is_not_the_last_is_rebuilt_from_the_batches(place: Place, w
 
 
 def positions(log: Log) -> None:
-    """Of `lived`: what was read in which epoch is there, or is not."""
+    """Check which positions of `lived` still refer to existing records."""
     assert log.visible_offset >= 8
     assert [log.epoch_end(0), log.epoch_end(1)] == [3, 5]
     assert log.epoch_end(2) >= 8
@@ -852,7 +852,7 @@ def test_epochs_are_rebuilt_without_a_checkpoint(place: Place, what: str, closed
 @pytest.mark.parametrize("durable", [4, 5])
 def test_an_epoch_that_was_written_down_and_not_begun_ends_a_truncation_or_is_wrong(place: Place, durable: int) -> None:
     """A truncation to 4 was interrupted after list and checkpoint were written, before a byte was cut; or the
-    checkpoint says that more than that is durable, which no truncation of ours does."""
+    checkpoint says that more than that is durable, which no truncation does."""
     interrupted = lived(place, closed=False)
     planned = Epochs(((0, 0), (1, 3), (3, 4)))
     interrupted.write(FILE, planned.encode())
@@ -889,7 +889,7 @@ def test_a_list_that_was_lost_is_there_again_after_opening(place: Place, closed:
 
 
 def as_version_02(place: Place, *, closed: bool, epochs: dict[int, int] | None = None) -> Place:
-    """The same records as version 0.2 leaves them: a checkpoint without epochs, no list, nothing published."""
+    """Return the records as version 0.2 leaves them: a checkpoint without epochs, no list, no published end."""
     made = place.copy()
     saved = Checkpoint.decode(made.files()["checkpoint"])
     fields = {name: getattr(saved, name) for name in ("clean", "durable_offset", "segment", "position", "log_start")}
@@ -966,7 +966,7 @@ def test_a_log_of_version_02_that_was_closed_cleanly_stays_in_its_epoch(place: P
 
 
 def test_a_follower_whose_records_were_replaced_by_others_is_told_the_end_of_its_epoch(place: Place) -> None:
-    """The log has grown beyond its position again: to continue there would skip what is new below it."""
+    """The log has grown beyond its position again: continuing there would skip new records below it."""
     log = place.open(QUIET)
     fill(log, 8)
     reader = Log.open(place.directory(), mode="r")

@@ -23,7 +23,7 @@ def held(directory: Path) -> tuple[subprocess.Popen[str], int]:
 
 
 def tell(holder: subprocess.Popen[str]) -> str:
-    """Let the holder append; what it says."""
+    """Let the holder append and return its output."""
     assert holder.stdin is not None
     assert holder.stdout is not None
     holder.stdin.write("\n")

@@ -1,12 +1,12 @@
-"""The recovery table is complete, and each row of it happens: on a real directory, damaged by hand.
+"""The recovery table is complete, and each of its rows happens: on a real directory, damaged by hand.
 
-A log of thirteen records in three segments is closed cleanly, or copied while it is open (which is what a killed
-process leaves); then one thing is made wrong; then it is opened. Whatever the row says about the damage, every
-record that can be read is read, no offset is given out twice, and what was reported is not deleted.
+A log of thirteen records in three segments is closed cleanly, or copied while it is open (as a killed process leaves
+it); then one thing is damaged; then it is opened. Whatever the row says about the damage, every readable record is
+read, no offset is reused, and nothing reported is deleted.
 
-Two rows cannot be found by opening: a log that was closed cleanly is not read through (it may be large), so damage
-inside its sealed segments is reported by whoever reads it; only their sizes are compared. What the row says, nothing
-deleted and the rest served, holds.
+Two rows cannot be found by opening: a cleanly closed log is not read through (it may be large), so damage inside its
+sealed segments is reported when it is read; only their sizes are compared. The promise of the row holds: nothing is
+deleted, and the rest is served.
 """
 
 from __future__ import annotations

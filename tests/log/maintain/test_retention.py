@@ -101,7 +101,7 @@ def test_log_clock_counts_where_it_sets_the_time(place: Place) -> None:
 
 @pytest.mark.parametrize("state", [b"", b"\0" * 11 + b"\1" + b"\0" * 4, b"junk"])
 def test_damaged_time_index_deletes_nothing_that_is_young(place: Place, state: bytes) -> None:
-    """A cache must never decide what is deleted."""
+    """A cache must never decide on a deletion."""
     log = aged(place, 5, 1, 0)
     log.close()
     place.write(named(4, TIME_INDEX), state[:12])

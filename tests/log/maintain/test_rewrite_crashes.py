@@ -1,12 +1,12 @@
-"""Maintenance interrupted at every step: the log has its content from before or the intended content.
+"""Maintenance interrupted at every step: the log has its old content or the intended one.
 
-For each task the I/O calls of an undisturbed run are counted. Then it is run again and again on a copy of
-the same log. A *crash* is a call from which on nothing works any more; what lies on the disk then is opened. An *error*
-is one call that fails while the rest works. A *power cut* is a crash that also loses what was not synced: bytes, and
-any of the names that were changed since the directory was last synced. A *kill* is a real process, on real files.
+For each task the I/O calls of an undisturbed run are counted. Then it runs again and again on a copy of the same log. A
+*crash* is a call from which on every call fails; then the files on the disk are opened. An *error* is one failing call
+while the rest works. A *power cut* is a crash that also loses everything unsynced: bytes, and any of the names changed
+since the directory was last synced. A *kill* is a real process, on real files.
 
-Each swap is all or nothing, so in between the log holds, besides every record that stays, some of those that go. Never
-fewer than that, never a record that was not there, and maintenance that is done again comes to the same end.
+Each swap is all or nothing, so meanwhile the log holds every record that stays and some of those that go. It never
+holds fewer, never a record that was not there, and repeating the maintenance leads to the same result.
 """
 
 from __future__ import annotations

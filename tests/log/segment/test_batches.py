@@ -1,4 +1,4 @@
-"""The batches of a segment, one after the other, however they lie in what is read at once."""
+"""The batches of a segment in order, however they are split between reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which segments stay mapped: the policy decides, whatever it is."""
+"""The caching policy, whatever it is, decides which segments stay mapped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sawlog.errors import InvalidConfig
 
 
 class Recorded:
-    """Notes what it is told; with `gives_up`, every third use costs the segment that was used before."""
+    """Records its calls; with `gives_up`, every third use evicts the previously used segment."""
 
     def __init__(self, *, gives_up: bool = False) -> None:
         self.gives_up = gives_up

@@ -18,7 +18,7 @@ from ..places import INDEX, TIME_INDEX, Place, named, values
 from ..sampling import some_of, some_or_all
 
 COUNT = 24
-#: How many states of each file the quick tests look at.
+#: Number of states of each file in the quick tests.
 SOME = 24
 
 

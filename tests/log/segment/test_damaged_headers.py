@@ -1,7 +1,7 @@
-"""A header is believed only as far as something confirms it: what stands after a damaged one is found all the same.
+"""A header is trusted only as far as other data confirms it: batches after a damaged one are still found.
 
-Reading hops from header to header over what nobody asked for, without a look at the content. A wrong length then leads
-into the middle of the next batch, a wrong number of offsets beyond it.
+Reading skips unwanted batches from header to header, without checking their content. A wrong length then leads into the
+middle of the next batch, a wrong number of offsets beyond it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sawlog.errors import CorruptBatch
 
 from ..places import MemoryPlace, named, values
 
-#: Where in a batch's header these numbers end: their lowest bits.
+#: Positions of the last bytes of these numbers in a batch's header: their lowest bits.
 LENGTH, LAST_DELTA, MAX_TIME, SEQUENCE = 11, 26, 42, 56
 
 

@@ -1,6 +1,6 @@
-"""How many bytes a reader asks a storage for: about those that it needs, where a view is not free.
+"""A reader requests about as many bytes as it needs from a storage on which a view is not free.
 
-A file is mapped, and a view of all of it costs nothing; an object in another room is fetched range by range.
+A file is mapped, and a view of all of it costs nothing; a remote object is fetched range by range.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sawlog.storage import MemoryDirectory
 
 INTERVAL_BYTES = 4096
 SEGMENT_BYTES = 256 << 10
-#: Values of a hundred bytes, so many in a batch: batches of 1 KiB, and of 20 KiB.
+#: Values of a hundred bytes per batch: batches of 1 KiB, and of 20 KiB.
 SIZES = (10, 200)
 #: "mixed": every other batch is compressed.
 CODECS = ("none", "zstd", "mixed")
@@ -61,7 +61,7 @@ class CountingDirectory:
         return getattr(self._inner, name)
 
     def spent(self) -> int:
-        """How many bytes were asked for since the last time."""
+        """Return the number of bytes requested since the last call."""
         total = sum(self.asked)
         self.asked.clear()
         return total

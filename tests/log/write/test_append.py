@@ -1,4 +1,4 @@
-"""Every way to append: what is stored, which offsets come back, and that a refusal writes nothing."""
+"""Every form of append stores the right records and returns their offsets, and a rejected one writes nothing."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_stream_with_a_wrong_expected_offset_does_not_start_a_segment(place: Pla
 
 
 def test_one_of_many_who_expect_the_same_offset_wins(place: Place) -> None:
-    """Optimistic concurrency: everybody reads, then appends at the offset they saw."""
+    """Optimistic concurrency: all threads read, then append at the offset that they saw."""
     log = place.open()
     won: list[tuple[int, int]] = []
 

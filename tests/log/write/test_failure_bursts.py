@@ -20,8 +20,8 @@ from ...alarms import alarms
 
 @pytest.fixture(autouse=True)
 def interrupts_that_are_lost_are_ignored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The interpreter reports and ignores what is raised while it lets go of an object. If that is an iterator over a
-    directory whose block was interrupted, it says that nobody has closed it."""
+    """Ignore exceptions in finalizers, which the interpreter only reports, and the warning about a directory iterator
+    whose block was interrupted."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     yield
     gc.collect()
@@ -31,8 +31,8 @@ def interrupts_that_are_lost_are_ignored(monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.mark.sampled(1)  # 0.3 s each
 @pytest.mark.parametrize("durability", ["always", "os"])
 def test_bursts_of_interrupts_during_every_kind_of_change(tmp_path: Path, durability: Any) -> None:
-    """Interrupts come while others are being handled, several times. The log is whole after each burst, or says that it
-    has failed; and so it is after reopening, with what was appended in peace."""
+    """Interrupts come while others are being handled, several times. After each burst, and after reopening, the log is
+    whole or reports that it has failed, and has the records appended without interrupts."""
     rng = random.Random(7)
     armed = False
 

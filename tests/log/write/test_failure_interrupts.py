@@ -1,8 +1,8 @@
-"""Ctrl-C at any moment: the log verifies, holds what was acknowledged, and continues.
+"""Ctrl-C at any moment: the log verifies, holds the acknowledged records, and continues.
 
-CPython runs signal handlers when a function begins and when a call into C returns, nowhere else that matters here. A
-profile function is called at the same places. So an interrupt can be tried at each of them, one after the other,
-instead of hoping that a timer hits them all. Then, to be sure, a timer as well.
+CPython runs signal handlers when a function begins and when a call into C returns, and at no other point that matters
+here. A profile function is called at the same points, so an interrupt can be tried at each of them, instead of hoping
+that a timer hits them all. A timer follows as a cross-check.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def check_goes_on(log: Log, directory: MemoryDirectory, config: LogConfig, promi
 @pytest.mark.parametrize("again_s", [0.004, 0.00004], ids=["once", "in bursts"])
 @pytest.mark.parametrize("durability", ["always", "os"])
 def test_interrupts_by_a_timer(tmp_path: Path, durability: Any, again_s: float) -> None:
-    """As it happens: a signal, at any time, in files; and several, so that they come while others are being handled."""
+    """A real signal, at any time, on files; and several, so that they come while others are being handled."""
     config = CONFIG.with_(segment_bytes=20_000, durability=durability)
     log = Log.open(tmp_path, config)
     rng = random.Random(5)

@@ -35,8 +35,8 @@ def syncs(directory: FaultyDirectory) -> int:
 
 
 def check_failed_for_good(directory: FaultyDirectory, log: Log, *, durable: int, visible: int | None = None) -> None:
-    """The device is well again, but this log must not believe it. Under "always" nobody is shown what may be lost;
-    under a lazy policy what is written is `visible`, as it was before the sync failed."""
+    """The device works again, but this log must not trust it. Under "always" no reader sees records that may be lost;
+    under a lazy policy the written end stays visible, as before the sync failed."""
     visible = durable if visible is None else visible
     directory.disarm()
     before = syncs(directory)
@@ -216,7 +216,7 @@ def test_nobody_who_waits_for_a_failing_sync_tries_it_again(meanwhile: str) -> N
         "sync": log.sync,
     }
     threads.append(run(meanwhile, calls[meanwhile]))
-    # It cannot be seen from outside when the other one waits for the lock; a moment is enough for it to get there.
+    # A thread that waits for the lock cannot be seen from outside; a moment is enough for it to get there.
     threads[1].join(0.1)
     go.set()
     for thread in threads:
@@ -296,7 +296,8 @@ def test_a_writer_with_records_left_does_not_keep_a_failed_log_locked() -> None:
 @pytest.mark.sampled(2)  # 0.2 s each
 @pytest.mark.parametrize("work", ["append", "append_many", "append_batches", "append_stream"])
 def test_no_power_cut_brings_back_an_append_that_failed(work: str) -> None:
-    """All of it was written, the disk complained, it was rolled back: it stays away, also before anything is synced."""
+    """The append was written, the disk reported an error, the append was rolled back: it stays away, even before the
+    next sync."""
     calls: dict[str, Callable[[Log], object]] = {
         "append": lambda log: log.append(b"failed"),
         "append_many": lambda log: log.append_many([b"failed"] * 3),

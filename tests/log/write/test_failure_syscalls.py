@@ -1,8 +1,8 @@
-"""The real storages, with each of their calls into the system failing in turn.
+"""The real storages, with each of their system calls failing in turn.
 
 `tests/faults/errors.py` fails the calls of the storage interface; here the calls below it fail: `pwrite` after half of
-its bytes, `ftruncate` when that is to be rolled back, `fsync` of a new name, `mmap`, `open`, `stat`... Besides what has
-to hold there, no descriptor may stay open. fsync itself does nothing here, which makes this quick: no power is cut.
+its bytes, `ftruncate` during a rollback, `fsync` of a new name, `mmap`, `open`, `stat`... In addition to the promises
+there, no descriptor may stay open. fsync itself does nothing here, which makes this quick: no power is cut.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sawlog.storage import system as system_module
 from ...processes.operations import CONFIG, OPERATIONS, Operation, Promise, fill
 from ..sampling import some_of, some_or_all
 
-#: What a call says when it fails.
+#: Errors of failing calls.
 ERRORS = {
     "open": errno.EMFILE,
     "pwrite": errno.ENOSPC,
@@ -52,7 +52,7 @@ ERRORS = {
     "mmap": errno.ENOMEM,
 }
 WRITING = {"pwrite", "write", "fdatasync", "fsync", "ftruncate", "rename", "unlink", "mkdir"}
-#: How many of the calls fail in the quick tests, of each operation.
+#: Number of failing calls in the quick tests, for each operation.
 SOME = 10
 #: The longest ways through the storages; the rest is made of the same calls.
 SWEPT = [
@@ -123,7 +123,7 @@ class System:
 
 @contextmanager
 def used(system: System) -> Iterator[None]:
-    """Let the storages use this system."""
+    """Replace the storages' system calls by this system."""
     fake_os, fake_mmap = system.module(os), system.module(mmap)
     with pytest.MonkeyPatch.context() as patch:
         for module in (file_module, handle_module, locks_module, mapped_module, system_module):

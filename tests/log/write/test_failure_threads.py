@@ -1,4 +1,4 @@
-"""Many threads and tasks at once: every offset is acknowledged once, in order, and nobody waits forever."""
+"""Many threads and tasks at once: every offset is acknowledged once, in order, and no thread waits forever."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATIENCE_S = 60.0
 
 @contextmanager
 def eager_switching() -> Iterator[None]:
-    """Let threads take turns as often as the interpreter can, so that races have a chance."""
+    """Switch threads as often as the interpreter can, to provoke races."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -517,7 +517,7 @@ def test_a_scan_ahead_of_a_trim_does_not_notice_it(tmp_path: Path) -> None:
 
 
 class Load:
-    """All kinds of appends, reads and changes to one log, each as a call that checks what it sees."""
+    """All kinds of appends, reads and changes of one log, each as a call that checks its result."""
 
     def __init__(self, log: Log) -> None:
         self.log = log

@@ -36,7 +36,7 @@ def first(sequence: int = 0, epoch: int = 0) -> Producer:
     return Producer(7, epoch, sequence)
 
 
-#: What comes, one after the other.
+#: Incoming batches, in order.
 ARRIVALS: dict[str, list[bytes]] = {
     "plain": [batch(), batch(count=1)],
     "compressed": [batch(compression=each) for each in ("gzip", "snappy", "lz4", "zstd")],

@@ -31,7 +31,7 @@ pytestmark = [
 @pytest.mark.alternating
 @some_or_all(20)
 def test_a_first_append_that_was_interrupted_anywhere_can_be_tried_again(tmp_path: Path, most: int | None) -> None:
-    """It takes the lock, recovers, and tells those who wait for it; in between an interrupt may come anywhere."""
+    """The append takes the lock, recovers, and wakes waiting threads; an interrupt may come anywhere in between."""
     fired, moments = 0, some_of(range(1, 900, 17), most)
     for number in moments:
         path = tmp_path / str(number)

@@ -22,7 +22,7 @@ from ..sampling import some_of, some_or_all
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-#: How many of the moments the quick tests try, for each configuration.
+#: Number of moments that the quick tests try, for each configuration.
 SOME = 40
 
 

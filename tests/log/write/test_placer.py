@@ -1,8 +1,8 @@
-"""Appends in one call of the kernel do what the prepared ones do: the same bytes, the same state, the same errors.
+"""Appends in one kernel call have the same effect as prepared ones: the same bytes, state and errors.
 
-`Placer` places every batch. A log whose placer is not `enabled` prepares each append in `Appender.place`; here it
-judges one that does so only where it must. `placed` counts the appends in one call, so that no test passes because
-there were none.
+`Placer` places every batch. A log whose placer is not `enabled` prepares each append in `Appender.place`; here it is
+the reference for one that prepares only when necessary. `placed` counts the appends in one call, so that no test passes
+because there were none.
 """
 
 from __future__ import annotations
@@ -390,7 +390,7 @@ def test_bytes_of_a_write_that_failed_are_not_sealed(log: Log, monkeypatch: pyte
     assert log.verify()
 
 
-# --- ends of what a segment and a system can do
+# --- limits of a segment and of the system
 
 
 def test_a_segment_covers_no_more_offsets_than_an_index_can_name(tmp_path: Path) -> None:
@@ -470,7 +470,7 @@ def test_a_write_that_keeps_failing_leaves_nothing(log: Log, monkeypatch: pytest
         with pytest.raises(StorageFull):
             log.append(b"x" * 100, timestamp=T)
     after = state(log)
-    # What was rolled back was synced: all before it is durable.
+    # The rollback was synced: everything before it is durable.
     assert {**after, "ends": 0} == {**before, "ends": 0}
     assert logs(log) == bytes_before
     assert log.append(b"after") == 3

@@ -54,7 +54,7 @@ def test_repeated_batch_gets_the_offsets_of_the_first(place: Place, sending: Sen
 
 
 def test_the_last_five_batches_are_remembered(place: Place, sending: Send) -> None:
-    """As Kafka does, whose producers have at most five in flight."""
+    """As in Kafka, whose producers have at most five batches in flight."""
     log = place.open()
     for i in range(8):
         sending(log, i, 1)
