@@ -50,10 +50,10 @@ class _Listening:
 
 
 def tests_pass(where: Iterable[str], listening: object) -> bool:
-    """Run tests in this process, until one fails. Ends the process if they cannot be run."""
+    """Run tests in this process, slow ones too, until one fails. Ends the process if they cannot be run."""
     # The library has a plugin for pytest, which would be rewritten if it were not imported already.
     known = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
-    options = ["-x", "-q", "-p", "no:cacheprovider", known, f"--rootdir={_ROOT}"]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "slow or not slow", known, f"--rootdir={_ROOT}"]
     logging.getLogger("sawlog").setLevel(logging.NOTSET)  # the laboratory has silenced it; some tests look at it
     code = pytest.main([*options, *(str(_ROOT / each) for each in where)], [listening])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
