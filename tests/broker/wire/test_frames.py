@@ -114,6 +114,45 @@ def test_a_body_that_does_not_fit_is_the_callers_mistake(body: dict[str, object]
         wire.encode_request(Key.METADATA, 8, 1, None, body)
 
 
+@for_each("version", wire.BY_KEY[Key.FETCH].versions)
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"respones": []},
+        {"responses": None},
+        {"responses": [None]},
+        {"responses": [{"topics": []}]},
+        {"responses": [{"partitions": [{"base_offset": 1}]}]},
+        {"responses": [{"partitions": [{"high_watermark": 1 << 63}]}]},
+    ],
+)
+def test_a_response_that_does_not_fit_its_table_is_refused(body: dict[str, object], version: int) -> None:
+    with pytest.raises(Unencodable):
+        wire.encode_response(wire.RequestHeader(Key.FETCH, version, 5, None, 0), body)
+
+
+def test_records_of_a_response_are_passed_on_without_a_copy() -> None:
+    batch = memoryview(bytearray(b"batch" * 100))
+    partitions = [{"records": batch}, {"records": [batch, b"", batch[:7]]}, {"records": b""}, {"records": None}]
+    buffers = wire.encode_response(
+        wire.RequestHeader(Key.FETCH, 16, 5, None, 0), {"responses": [{"partitions": partitions}]}
+    )
+    assert [buffer for buffer in buffers if buffer is batch] == [batch, batch]
+    _, body = wire.decode_response(Key.FETCH, 16, joined(buffers))
+    records = [part["records"] for part in body["responses"][0]["partitions"]]
+    assert records == [batch, bytes(batch) + bytes(batch[:7]), b"", None]
+
+
+@pytest.mark.parametrize("version", [7, 9, 13])
+def test_records_of_a_request_are_a_view_into_the_frame(version: int) -> None:
+    asked = {"topic_data": [{"name": "t", "partition_data": [{"records": b"batch"}]}]}
+    frame = joined(wire.encode_request(Key.PRODUCE, version, 5, None, asked))
+    [topic] = wire.decode_request(wire.parse_header(frame), frame)["topic_data"]
+    records = topic["partition_data"][0]["records"]
+    assert isinstance(records, memoryview)
+    assert records.obj is frame.obj
+
+
 def test_errors_are_sawlogs() -> None:
     for error in (Malformed, Unencodable, UnsupportedVersion):
         assert issubclass(error, SawlogError)

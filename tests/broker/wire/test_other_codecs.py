@@ -10,9 +10,8 @@ from random import Random
 import pytest
 
 from sawlog.broker import wire
-from sawlog.broker.wire.reading import decoder
+from sawlog.broker.wire.codec import Sink, decoder, encoder
 from sawlog.broker.wire.schema import Api, Fields
-from sawlog.broker.wire.writing import Sink, encoder
 
 from ...looping import for_each
 from .bodies import Drawing, present

@@ -8,10 +8,9 @@ import pytest
 from kio.schema.errors import ErrorCode as KiosErrorCode
 
 from sawlog.broker import wire
+from sawlog.broker.wire.codec import Sink, decoder, encoder
 from sawlog.broker.wire.messages.groups import ASSIGNMENT, SUBSCRIPTION, VERSIONS
-from sawlog.broker.wire.reading import decoder
 from sawlog.broker.wire.schema import ARRAY, STRUCT, Api, Field, Fields, int32, string
-from sawlog.broker.wire.writing import Sink, encoder
 
 from ...looping import for_each
 from .bodies import names

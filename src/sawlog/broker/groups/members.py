@@ -22,19 +22,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from struct import Struct, error
 
 from ...errors import Malformed
 from ...store.base import TopicPartition
+from ..wire.codec import decoder
 from ..wire.errors import ErrorCode
 from ..wire.messages.groups import ASSIGNMENT, SUBSCRIPTION, VERSIONS
-from ..wire.reading import decoder
-from ..wire.schema import Fields
+from ..wire.schema import Field
 
 #: Protocol type of consumers.
 CONSUMER = "consumer"
 
 _INT16, _INT32 = Struct(">h"), Struct(">i")
+_decoder = cache(decoder)
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
@@ -66,10 +68,10 @@ def assigned_partitions(assignment: bytes) -> list[TopicPartition]:
     return _partitions(ASSIGNMENT, "assigned_partitions", assignment)
 
 
-def _partitions(fields: Fields, name: str, data: bytes) -> list[TopicPartition]:
+def _partitions(fields: tuple[Field, ...], name: str, data: bytes) -> list[TopicPartition]:
     try:
         (version,) = _INT16.unpack_from(data)
-        found = decoder(fields, min(max(version, 0), VERSIONS[-1]), flexible=False)(memoryview(data), 2)[name]
+        found = _decoder(fields, min(max(version, 0), VERSIONS[-1]), flexible=False)(memoryview(data), 2)[name]
     except (error, Malformed):
         return []
     return [(each["topic"], number) for each in found for number in each["partitions"]]

@@ -17,16 +17,15 @@ request without records is limited.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
 from ...errors import Malformed, Unencodable, UnsupportedVersion
-from . import fast
+from .codec import UNREADABLE, Buffer, Decoder, Encoder, Sink, decoder, encoder, skip_tags
 from .errors import Key
 from .messages import BY_KEY
-from .reading import ELEMENTS_MAX, UNREADABLE, Decoder, decoder, skip_tags
 from .schema import STRUCT, Api, Body, Fields
-from .writing import Buffer, Encoder, Sink, encoder
 
 _REQUEST: Final = Struct(">hhih")  # the last one is the length of client_id
 _RESPONSE: Final = Struct(">i")
@@ -34,17 +33,12 @@ _SIZE: Final = Struct(">i")
 
 #: The largest request of an API other than Produce. 100,000 partitions of a commit take some 3 MB.
 LARGEST_WITHOUT_RECORDS: Final = 8 << 20
+#: Maximum number of array elements in a request, in total. A commit of 100,000 partitions has that many.
+ELEMENTS_MAX: Final = 200_000
 
 #: A nonzero error code and its message.
 FoundError: TypeAlias = tuple[int, str | None]
 _ErrorFinder: TypeAlias = Callable[[Body, list[FoundError]], None]
-
-# Filled when a version is first used. Two threads may compile the same function; either one works.
-_request_decoders: dict[tuple[int, int], Decoder] = {}
-_response_decoders: dict[tuple[int, int], Decoder] = {}
-_request_encoders: dict[tuple[int, int], Encoder] = {}
-_response_encoders: dict[tuple[int, int], Encoder] = {}
-_error_finders: dict[tuple[int, int], _ErrorFinder | None] = {}
 
 
 class RequestHeader(NamedTuple):
@@ -80,13 +74,9 @@ def parse_header(frame: memoryview) -> RequestHeader:
 
 def decode_request(header: RequestHeader, frame: memoryview) -> Body:
     """Return the body of a request as a dict."""
-    key = (header.api_key, header.version)
     if len(frame) > LARGEST_WITHOUT_RECORDS and header.api_key != Key.PRODUCE:
         raise Malformed(f"a request of {len(frame):,} bytes without records; the most is {LARGEST_WITHOUT_RECORDS:,}")
-    decode = _request_decoders.get(key)
-    if decode is None:
-        decode = _request_decoders[key] = _request_decoder(*key)
-    return decode(frame, header.body_at)
+    return _request_decoder(header.api_key, header.version)(frame, header.body_at)
 
 
 def encode_response(header: RequestHeader, body: Body) -> list[Buffer]:
@@ -98,9 +88,7 @@ def encode_response(header: RequestHeader, body: Body) -> list[Buffer]:
     api = BY_KEY.get(api_key)
     if api_key == Key.API_VERSIONS and api is not None and version not in api.versions:
         version = 0
-    encode = _response_encoders.get((api_key, version))
-    if encode is None:
-        encode = _response_encoders[api_key, version] = _response_encoder(api_key, version)
+    encode = _response_encoder(api_key, version)
     sink = Sink(b"\0\0\0\0" + _RESPONSE.pack(correlation_id))
     if api is not None and _tagged_header(api, version):
         sink.append(0)
@@ -110,15 +98,17 @@ def encode_response(header: RequestHeader, body: Body) -> list[Buffer]:
 
 def errors_in(header: RequestHeader, body: Body) -> list[FoundError]:
     """Return every error code of a response that this version of the response can carry, except zero."""
-    key = header[:2]
-    if key not in _error_finders:
-        api = BY_KEY[header.api_key]
-        _error_finders[key] = _error_finder(api.response, header.version if header.version in api.versions else 0)
-    find = _error_finders[key]
+    find = _response_error_finder(header.api_key, header.version)
     found: list[FoundError] = []
     if find is not None:
         find(body, found)
     return found
+
+
+@cache
+def _response_error_finder(key: int, version: int) -> _ErrorFinder | None:
+    api = BY_KEY[key]
+    return _error_finder(api.response, version if version in api.versions else 0)
 
 
 def _error_finder(fields: Fields, version: int) -> _ErrorFinder | None:
@@ -150,11 +140,7 @@ def encode_token(token: bytes) -> list[Buffer]:
 
 def encode_request(key: int, version: int, correlation_id: int, client_id: str | None, body: Body) -> list[Buffer]:
     """Return a request, ready to be sent."""
-    encode = _request_encoders.get((key, version))
-    if encode is None:
-        api = _encodable(key, version)
-        encode = encoder(api.request, version, flexible=api.flexible(version), what=f"{api.name} request")
-        _request_encoders[key, version] = encode
+    encode = _request_encoder(key, version)
     name = b"" if client_id is None else client_id.encode()
     if len(name) > 0x7FFF:
         raise Unencodable(f"client_id has {len(name)} bytes; at most 32767 are possible")
@@ -169,11 +155,7 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str |
 
 def decode_response(key: int, version: int, frame: memoryview) -> tuple[int, Body]:
     """Return the correlation id and the body of a response to a request of that API and version."""
-    decode = _response_decoders.get((key, version))
-    api = _known(key, version)
-    if decode is None:
-        decode = decoder(api.response, version, flexible=api.flexible(version))
-        _response_decoders[key, version] = decode
+    api, decode = _known(key, version), _response_decoder(key, version)
     try:
         (correlation_id,) = _RESPONSE.unpack_from(frame)
         position = skip_tags(frame, 4) if _tagged_header(api, version) else 4
@@ -182,21 +164,27 @@ def decode_response(key: int, version: int, frame: memoryview) -> tuple[int, Bod
     return correlation_id, decode(frame, position)
 
 
+@cache
 def _request_decoder(key: int, version: int) -> Decoder:
     api = _known(key, version)
-    if key == Key.PRODUCE:
-        return fast.produce_request(version)
-    if key == Key.FETCH:
-        return fast.fetch_request(version)
     return decoder(api.request, version, flexible=api.flexible(version), elements_max=ELEMENTS_MAX)
 
 
+@cache
+def _request_encoder(key: int, version: int) -> Encoder:
+    api = _encodable(key, version)
+    return encoder(api.request, version, flexible=api.flexible(version), what=f"{api.name} request")
+
+
+@cache
+def _response_decoder(key: int, version: int) -> Decoder:
+    api = _known(key, version)
+    return decoder(api.response, version, flexible=api.flexible(version))
+
+
+@cache
 def _response_encoder(key: int, version: int) -> Encoder:
     api = _encodable(key, version)
-    if key == Key.PRODUCE:
-        return fast.produce_response(version)
-    if key == Key.FETCH:
-        return fast.fetch_response(version)
     return encoder(api.response, version, flexible=api.flexible(version), what=f"{api.name} response")
 
 
