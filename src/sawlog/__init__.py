@@ -21,14 +21,14 @@ if _typing.TYPE_CHECKING:
     from .batch.kernel import Record
     from .config import LRU, CachePolicy, Interval, LogConfig, MaintenanceConfig
     from .log.compaction import CompactionReport
-    from .log.log import Log, SegmentInfo
+    from .log.log import Log
     from .log.maintenance import MaintenanceReport, MergeReport, RecompressionReport, ScrubReport
     from .log.reader import Fetched
     from .log.recovery_report import RecoveryReport
     from .log.retention import RetentionReport
     from .log.verify import VerifyReport
     from .log.writer import Writer
-    from .store.base import Offsets, Position, Store, Topic, Transaction
+    from .store.base import Offsets, Position, SegmentInfo, Store, Topic, Transaction
     from .store.consumer import Consumer
     from .store.descriptions import PartitionDescription, TopicDescription
     from .store.groups import GroupDescription, GroupRow, Groups
@@ -124,10 +124,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "MaintenanceConfig",
     ),
     "log.compaction": ("CompactionReport",),
-    "log.log": (
-        "Log",
-        "SegmentInfo",
-    ),
+    "log.log": ("Log",),
     "log.maintenance": (
         "MergeReport",
         "RecompressionReport",
@@ -142,6 +139,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "store.base": (
         "Offsets",
         "Position",
+        "SegmentInfo",
         "Store",
         "Topic",
         "Transaction",

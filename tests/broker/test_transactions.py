@@ -99,7 +99,7 @@ def values(broker: Broker) -> list[bytes | None]:
 
 
 def committed(broker: Broker, group: str = "g") -> dict[Any, int]:
-    return {share: each.offset for share, each in broker.store.groups.offsets.of(group).items()}
+    return {share: each.offset for share, each in broker.store.groups._offsets.of(group).items()}
 
 
 def test_a_transaction_is_seen_when_it_is_committed_and_never_when_it_is_aborted(broker: Broker) -> None:

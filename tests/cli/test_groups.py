@@ -53,7 +53,7 @@ def test_describe_shows_every_partition(billing: Cli) -> None:
 
 def test_a_group_whose_members_are_at_a_broker_says_where_and_is_not_moved(billing: Cli, orders: Path) -> None:
     with DirectoryStore.open(orders) as store:
-        served = store.groups.claim("billing", "127.0.0.1:9092")
+        served = store.groups._claim("billing", "127.0.0.1:9092")
         served.take()
         assert "served by the broker 127.0.0.1:9092" in billing("groups", "describe", "billing").ok().err
         assert "connect to 127.0.0.1:9092" in billing("groups", "seek", "billing", "--to", "start").err

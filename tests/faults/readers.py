@@ -389,7 +389,7 @@ globals().update(READERS)
 
 def without_epochs(store: DirectoryStore, group: str) -> None:
     """Commit the offsets of a group again without a leader epoch, as a client on the network may."""
-    with store.groups.offsets.turn() as turn:
+    with store.groups._offsets.turn() as turn:
         records = []
         for (topic, partition), each in sorted(turn.offsets(group).items()):
             fields = asdict(each)

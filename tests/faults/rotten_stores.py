@@ -71,7 +71,7 @@ def _killed() -> dict[str, bytes]:
         _fill(store)
         with store.consumer("billing", ["orders", "stock"]) as consumer:
             consumer.poll(0.0)
-            with store.groups.offsets.turn():
+            with store.groups._offsets.turn():
                 return files_of(directory)
 
 
@@ -164,13 +164,13 @@ def served(store: DirectoryStore, but: str = "") -> Served:
 
 def committed(store: DirectoryStore) -> Offsets:
     """All committed offsets."""
-    offsets = store.groups.offsets
+    offsets = store.groups._offsets
     return {group: {share: each.offset for share, each in offsets.of(group).items()} for group in offsets.groups()}
 
 
 def committed_in_turn(store: DirectoryStore) -> Offsets:
     """Return the committed offsets that a process sees that is about to commit."""
-    with store.groups.offsets.turn():
+    with store.groups._offsets.turn():
         return committed(store)
 
 

@@ -141,7 +141,7 @@ def test_a_committed_offset_of_a_group_without_a_name_is_passed_over(key: list[o
         store.create_topic("orders")
         store.groups.commit("billing", {("orders", 0): 0})
         value = {"offset": 1, "topic_id": "", "metadata": "", "time_ms": 0, "member": ""}
-        with store.groups.offsets.turn() as turn:
+        with store.groups._offsets.turn() as turn:
             turn._log.append(json.dumps(value).encode(), json.dumps(key).encode())
         assert store.groups.list() == ["billing"]
         assert [row.committed for row in store.groups.describe("billing").rows] == [0]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sawlog.errors import GroupActive, GroupFenced, SawlogError, TopicNotFound
-from sawlog.store.objects.groups import members_of, owners_of
+from sawlog.store.objects.membership import members_of, owners_of
 from sawlog.store.objects.state.commit import UpgradeRequired
 from sawlog.store.objects.state.state import check_kinds, check_known
 from sawlog.store.objects.store import ObjectStore

@@ -18,7 +18,7 @@ from .launch import say
 
 def serve(store: str, group: str, address: str) -> None:
     with DirectoryStore.open(store, maintenance_interval_s=None) as opened:
-        served = opened.groups.claim(group, address)
+        served = opened.groups._claim(group, address)
         served.take()
         say("ready")
         sys.stdin.read()

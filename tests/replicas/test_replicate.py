@@ -235,7 +235,7 @@ def test_a_group_is_never_ahead_of_the_records(data: Path, store: Store, url: st
     fill(store, count=10)
     with replicator(data, url) as shipping:
         shipping.round()
-        real = shipping._source.groups.offsets.of
+        real = shipping._source.groups._offsets.of
         fill(store, count=10)
         store.groups.commit("billing", {("orders", 0): 20})
         shipping._take_topic = lambda topic, shipment, taken: None  # type: ignore[method-assign]

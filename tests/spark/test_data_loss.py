@@ -492,7 +492,7 @@ def test_the_progress_that_is_shown_has_epochs(data: Path, store: DirectoryStore
     cut(orders, 5, 100)
     query = Query(data, groupId="spark")
     query.drain()
-    committed = store.groups.offsets.of("spark")["orders", 0]
+    committed = store.groups._offsets.of("spark")["orders", 0]
     assert (committed.offset, committed.leader_epoch, committed.topic_id) == (6, 1, orders.id)
 
 
@@ -503,10 +503,10 @@ def test_the_progress_in_an_old_topic_is_not_shown_for_a_new_one(
     query.trigger()
     anew = recreated(store)
     query.trigger()
-    assert [each.topic_id for each in store.groups.offsets.of("spark").values()] == []
+    assert [each.topic_id for each in store.groups._offsets.of("spark").values()] == []
     append(anew, 100)
     assert values(query.drain()) == [100]
-    assert [each.topic_id for each in store.groups.offsets.of("spark").values()] == [anew.id]
+    assert [each.topic_id for each in store.groups._offsets.of("spark").values()] == [anew.id]
 
 
 # --- a job that reads what another one writes to a full disk

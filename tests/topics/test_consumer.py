@@ -316,7 +316,7 @@ def test_a_commit_without_news_writes_nothing(store: DirectoryStore) -> None:
 
 
 def offsets_written(store: DirectoryStore) -> int:
-    with store.groups.offsets.turn() as turn:
+    with store.groups._offsets.turn() as turn:
         return turn._log.next_offset
 
 

@@ -178,14 +178,14 @@ def test_a_member_fenced_while_it_waits_for_its_turn_commits_nothing() -> None:
                     waiting.set()
 
             committing = threading.Thread(target=commit)
-            with other.groups.offsets.turn():
+            with other.groups._offsets.turn():
                 watched.before = notice
                 committing.start()
                 assert waiting.wait(PATIENCE_S)
                 remove(other, "billing", "owner-orders-0")
             committing.join(PATIENCE_S)
             assert len(errors) == 1
-            assert other.groups.offsets.of("billing") == {}
+            assert other.groups._offsets.of("billing") == {}
 
 
 def test_a_partition_whose_lock_was_taken_away_is_not_committed(store: DirectoryStore) -> None:

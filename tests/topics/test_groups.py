@@ -212,7 +212,7 @@ def test_offsets_of_a_deleted_topic_do_not_count_for_a_new_one(store: DirectoryS
 
 def test_metadata_and_time_are_kept(store: DirectoryStore) -> None:
     store.groups.commit("billing", {("orders", 0): 3}, metadata="batch 17")
-    found = store.groups.offsets.of("billing")["orders", 0]
+    found = store.groups._offsets.of("billing")["orders", 0]
     assert (found.offset, found.metadata, found.member) == (3, "batch 17", "")
     assert found.time_ms > 0
 
@@ -222,13 +222,13 @@ def test_closed_groups_say_so(store: DirectoryStore) -> None:
     groups.commit("billing", {("orders", 0): 3})
     store.close()
     with pytest.raises(LogClosed):
-        groups.offsets.of("billing")
+        groups._offsets.of("billing")
 
 
 def test_a_record_that_is_no_offset_is_reported_and_stops_nobody(
     store: DirectoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with store.groups.offsets.turn() as turn:
+    with store.groups._offsets.turn() as turn:
         turn._log.append(b"value", key=b"no json")
     store.groups.commit("billing", {("orders", 0): 3})
     assert rows(store)[0] == (3, 7)
@@ -241,9 +241,9 @@ def test_damage_costs_a_group_a_repetition_and_stops_nobody(tmp_path: Path, capl
         sizes = []
         for partition, offset in ((0, 1), (1, 1), (0, 2), (2, 1)):
             store.groups.commit("billing", {("orders", partition): offset})
-            with store.groups.offsets.turn() as turn:
+            with store.groups._offsets.turn() as turn:
                 sizes.append(turn._log.size_bytes)
-        with store.groups.offsets.turn() as turn:
+        with store.groups._offsets.turn() as turn:
             turn._log.seal()
     name = tmp_path / "groups" / f"{0:020d}.log"
     data = bytearray(name.read_bytes())
@@ -258,9 +258,9 @@ def test_damage_costs_a_group_a_repetition_and_stops_nobody(tmp_path: Path, capl
 
 
 def test_records_of_another_kind_are_left_alone(store: DirectoryStore) -> None:
-    with store.groups.offsets.turn() as turn:
+    with store.groups._offsets.turn() as turn:
         turn._log.append(b"{}", key=b'["member", "billing", "orders", 0]')
-    assert store.groups.offsets.of("billing") == {}
+    assert store.groups._offsets.of("billing") == {}
 
 
 @pytest.mark.alternating
@@ -300,7 +300,7 @@ def test_a_commit_that_is_durable_does_not_fail_because_compaction_does(
 def test_what_was_read_long_ago_is_read_anew(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deletion may have been compacted away before this process came to see it."""
     store.groups.commit("billing", {("orders", 0): 3})
-    reader = store.groups.offsets
+    reader = store.groups._offsets
     reader.of("billing")
     reader._groups["gone"] = {("orders", 0): Committed(1, "id", "", 0, "")}
     assert reader.groups() == ["billing", "gone"]
@@ -365,10 +365,10 @@ def test_a_process_may_be_killed_at_any_call_of_joining_and_committing(tmp_path:
 
 def test_documents_beside_a_group_are_found_by_name_and_go_with_it(store: DirectoryStore) -> None:
     store.groups.commit("billing", {("orders", 0): 1})
-    with store.groups.documents("billing") as documents:
+    with store.groups._documents("billing") as documents:
         assert documents.find("start") is None
         documents.keep("start", {"orders": {"0": 7}})
-    with store.groups.documents("billing") as documents:
+    with store.groups._documents("billing") as documents:
         assert documents.find("start") == {"orders": {"0": 7}}
         documents.keep("other", {"a": 1})
         documents.remove("start")
@@ -376,5 +376,5 @@ def test_documents_beside_a_group_are_found_by_name_and_go_with_it(store: Direct
         documents.sync()
         assert documents.find("start") is None
     store.groups.delete("billing")
-    with store.groups.documents("billing") as documents:
+    with store.groups._documents("billing") as documents:
         assert documents.find("other") is None

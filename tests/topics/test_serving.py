@@ -31,7 +31,7 @@ def store(place: StorePlace) -> DirectoryStore:
 
 
 def serve(store: DirectoryStore, group: str = "billing", address: str = ADDRESS) -> DirectoryClaim:
-    claim = store.groups.claim(group, address)
+    claim = store.groups._claim(group, address)
     claim.take()
     return claim
 
@@ -75,7 +75,7 @@ def test_nothing_is_left_of_a_broker_that_released_its_group(store: DirectorySto
     before = store.groups.list()
     serve(store).release()
     assert store.groups.list() == before == []
-    assert store.groups.served_at("billing") is None
+    assert store.groups._served_at("billing") is None
 
 
 def test_a_store_that_is_only_read_serves_no_group(place: StorePlace) -> None:
@@ -97,7 +97,7 @@ def test_a_served_group_is_not_moved_committed_or_deleted_by_others(store: Direc
     ):
         with pytest.raises(GroupActive, match=f"connect to {ADDRESS}"):
             change()
-    assert {partition: each.offset for partition, each in store.groups.offsets.of("billing").items()} == PLACES
+    assert {partition: each.offset for partition, each in store.groups._offsets.of("billing").items()} == PLACES
     served.release()
     store.groups.seek("billing", {("orders", 0): 1})
     store.groups.delete("billing")
@@ -118,53 +118,53 @@ def test_a_served_group_is_listed_and_described_with_its_broker(place: StorePlac
 
 def test_commits_of_several_groups_are_one_batch(store: DirectoryStore) -> None:
     store.groups.commit("billing", {("orders", 0): 1})
-    with store.groups.offsets.turn() as turn:
+    with store.groups._offsets.turn() as turn:
         batches = turn._log.verify().batches
     changes = [OffsetChange(f"group {n}", {("orders", 0): committed(store, n)}, by_server=True) for n in range(5)]
-    assert store.groups.commit_together(changes) == [None] * 5
-    assert [store.groups.offsets.of(f"group {n}")["orders", 0].offset for n in range(5)] == list(range(5))
-    with store.groups.offsets.turn() as turn:
+    assert store.groups._commit_together(changes) == [None] * 5
+    assert [store.groups._offsets.of(f"group {n}")["orders", 0].offset for n in range(5)] == list(range(5))
+    with store.groups._offsets.turn() as turn:
         assert turn._log.verify().batches == batches + 1
 
 
 def test_a_refused_change_does_not_hold_up_the_others(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"], auto_commit_ms=None):
-        refused, accepted = store.groups.commit_together(
+        refused, accepted = store.groups._commit_together(
             [OffsetChange(name, {("orders", 0): committed(store, 3)}) for name in ("billing", "accounts")]
         )
     assert isinstance(refused, GroupActive)
     assert accepted is None
-    assert store.groups.offsets.of("billing") == {}
-    assert store.groups.offsets.of("accounts")["orders", 0].offset == 3
+    assert store.groups._offsets.of("billing") == {}
+    assert store.groups._offsets.of("accounts")["orders", 0].offset == 3
 
 
 def test_the_later_of_two_commits_counts(store: DirectoryStore) -> None:
     changes = [OffsetChange("billing", {("orders", 0): committed(store, offset)}, by_server=True) for offset in (3, 4)]
-    store.groups.commit_together(changes)
-    assert store.groups.offsets.of("billing")["orders", 0].offset == 4
+    store.groups._commit_together(changes)
+    assert store.groups._offsets.of("billing")["orders", 0].offset == 4
 
 
 def test_a_transaction_is_applied_once_also_by_another_process(place: StorePlace, store: DirectoryStore) -> None:
     def apply(opened: DirectoryStore, offset: int, mark: str) -> None:
         change = OffsetChange("billing", {("orders", 0): committed(opened, offset)}, True, ("payments", mark))
-        assert opened.groups.commit_together([change]) == [None]
+        assert opened.groups._commit_together([change]) == [None]
 
     apply(store, 3, "first")
     store.groups.commit("billing", {("orders", 0): 7})
     other = place.open()
     apply(other, 3, "first")
-    assert other.groups.offsets.of("billing")["orders", 0].offset == 7
+    assert other.groups._offsets.of("billing")["orders", 0].offset == 7
     apply(other, 8, "second")
-    assert store.groups.offsets.of("billing")["orders", 0].offset == 8
-    assert store.groups.offsets.mark("payments") == "second"
+    assert store.groups._offsets.of("billing")["orders", 0].offset == 8
+    assert store.groups._offsets.mark("payments") == "second"
 
 
 def test_what_a_client_said_about_the_epoch_is_kept_beside_the_one_it_read_in(
     place: StorePlace, store: DirectoryStore
 ) -> None:
     said = Committed(3, store.topic("orders").id, "", 0, "m", leader_epoch=2, told_epoch=-1)
-    store.groups.commit_together([OffsetChange("billing", {("orders", 0): said}, by_server=True)])
-    assert place.open().groups.offsets.of("billing")["orders", 0] == said
+    store.groups._commit_together([OffsetChange("billing", {("orders", 0): said}, by_server=True)])
+    assert place.open().groups._offsets.of("billing")["orders", 0] == said
 
 
 # --- members that hang
@@ -191,7 +191,7 @@ def test_a_silent_member_is_fenced_and_a_live_one_keeps_the_broker_out(
     directory = members_module.group_directory(store._directory, "billing", create=True)
     group = members_module.Members(directory)
     silent, live = group.join("silent", ["orders"], 2000), group.join("live", ["orders"], 2000)
-    claim = store.groups.claim("billing", ADDRESS)
+    claim = store.groups._claim("billing", ADDRESS)
     with pytest.raises(GroupActive, match="live, silent"):
         claim.take()
     assert claim.may_succeed

@@ -57,7 +57,7 @@ from ..log.reader import Fetched
 from ..log.verify import VerifyReport
 from ..log.writer import BATCH_BYTES
 from ..store import settings
-from ..store.base import Partition, Position
+from ..store.base import Partition, Position, SegmentInfo
 from ..store.base.partition import unsupported
 from ..store.groups import GroupRow
 from ..store.partitioner import Router
@@ -495,7 +495,7 @@ class RemotePartition(Partition):
         return _sizes(self._cluster, [self._place]).get(self._place, 0)
 
     @property
-    def segments(self) -> Sequence[object]:
+    def segments(self) -> Sequence[SegmentInfo]:
         """Empty: the protocol has no segments."""
         return ()
 

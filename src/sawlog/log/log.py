@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
@@ -36,7 +35,7 @@ from ..display import counted, size_text
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, SawlogError
 from ..isolation import Isolation, is_committed
 from ..storage import Directory, MemoryDirectory
-from ..store.base import Partition
+from ..store.base import Partition, SegmentInfo
 from . import checkpoint, compaction, ingest, maintenance, retention, tiering
 from . import open as access
 from . import streams as streaming
@@ -59,18 +58,6 @@ from .writer import BATCH_BYTES, Writer, append_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
-    """Information about one segment."""
-
-    base_offset: int
-    next_offset: int
-    size_bytes: int
-    sealed: bool
-    mapped: bool
-    path: str
 
 
 class Log(Partition, Closing):

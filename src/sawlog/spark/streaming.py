@@ -100,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Look up the start once and keep it in the store until the first micro-batch is done. Each source of a group
         has its own: a join of two topics, or two queries, may have the same groupId."""
         _ = self.places  # first: a path without a store is an error and must not create one
-        with self._writable().groups.documents(group) as documents:
+        with self._writable().groups._documents(group) as documents:
             name = self._start_name()
             found = documents.find(name)
             if found is None:
@@ -118,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The first micro-batch is done: Spark's checkpoint now holds the position."""
         if self._began:
             return
-        with self._writable().groups.documents(group) as documents:
+        with self._writable().groups._documents(group) as documents:
             documents.remove(self._start_name())
             documents.sync()
         self._began = True

@@ -144,7 +144,7 @@ class Consumer:
         self._membership: GroupMembership | None = None
         if group is not None:
             options = MemberOptions(group, member or "", names, session_timeout_ms, max_poll_s)
-            self._membership = store.groups.membership(options)
+            self._membership = store.groups._membership(options)
 
         try:
             self._look_for_topics(missing_ok=False)

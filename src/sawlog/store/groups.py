@@ -26,6 +26,7 @@ from .names import is_text, quoted
 
 if TYPE_CHECKING:
     from .membership import GroupMembership, MemberOptions
+    from .queues.options import QueueOptions
 
 #: Start position: the first record, the end, an offset, or the first record that is not older than a time.
 StartPosition = Literal["earliest", "latest"] | int | datetime
@@ -281,12 +282,16 @@ class Groups(ABC):
         """Delete a group and its offsets; `GroupActive` if it has live members."""
 
     @abstractmethod
-    def documents(self, name: str) -> AbstractContextManager[GroupDocuments]:
+    def _documents(self, name: str) -> AbstractContextManager[GroupDocuments]:
         """Open the documents of a group. Concurrent changes to one document block or are refused."""
 
     @abstractmethod
-    def membership(self, options: MemberOptions) -> GroupMembership:
+    def _membership(self, options: MemberOptions) -> GroupMembership:
         """Return a membership that has not joined yet."""
+
+    @abstractmethod
+    def _queueing(self, options: QueueOptions) -> tuple[DeliveryStates, QueueWorkers]:
+        """Return the delivery state and the workers of a queue."""
 
 
 class CoordinatorClaim(ABC):

@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from ..errors import InvalidConfig, InvalidTopicName
+from ..errors import InvalidConfig, InvalidTopicName, TopicNotFound
 
 STORE = "sawlog.json"
 GONE = "deleted.json"
@@ -99,6 +99,14 @@ def partition_number(name: str) -> int | None:
     partition."""
     found = _PARTITION.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def check_partition_number(topic: str, number: object, partitions: int) -> None:
+    """Raise `TopicNotFound` if a topic with that many partitions does not have this one."""
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TopicNotFound(f"a partition must be an integer, not {number!r}")
+    if not 0 <= number < partitions:
+        raise TopicNotFound(f"the topic {topic!r} has partitions 0 to {partitions - 1}, not {number}")
 
 
 _DOCUMENT = re.compile(r"[a-z][a-z0-9-]{0,63}")

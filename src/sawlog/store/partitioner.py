@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..batch import kernel
-from ..batch.build import Encoder
+from ..batch.build import Encoder, EncoderOptions
 from ..batch.inputs import record_error
 from ..batch.kernel import Record
 from ..config import LogConfig
@@ -127,9 +127,21 @@ class Routed(Protocol):
 class Router:
     """Routes the records of a topic."""
 
-    def __init__(self, topic: Routed) -> None:
+    def __init__(self, topic: Routed, recipe: EncoderOptions | None = None) -> None:
+        """Batches are encoded by `recipe`, or else by the topic's current settings."""
         self._topic = topic
+        self._recipe = recipe
         self._sticky = Sticky(topic.partitions)
+
+    @property
+    def keyed(self) -> bool:
+        """True if every record needs a key."""
+        return self._topic.keyed
+
+    @property
+    def recipe(self) -> EncoderOptions:
+        """Settings for encoding batches."""
+        return self._recipe or recipe_of(self._topic.config)
 
     def together(self, size_bytes: int) -> int:
         """Return the partition for records without a key, which stay together until they fill a batch."""
@@ -190,4 +202,4 @@ class Router:
 
     def encode(self, records: list[Any]) -> bytes:
         """Encode records as one batch."""
-        return bytes(Encoder(recipe_of(self._topic.config)).many(records).data)
+        return bytes(Encoder(self.recipe).many(records).data)

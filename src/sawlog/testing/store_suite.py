@@ -440,16 +440,16 @@ class StoreSuite:
 
     def test_a_group_keeps_documents(self, store: Store) -> None:
         """Written, replaced, removed; each group has its own."""
-        with store.groups.documents("billing") as documents:
+        with store.groups._documents("billing") as documents:
             assert documents.find("start") is None
             documents.keep("start", {"orders": 1})
-        with store.groups.documents("billing") as documents:
+        with store.groups._documents("billing") as documents:
             assert documents.find("start") == {"orders": 1}
             documents.keep("start", {"orders": 2})
             documents.keep("other", {"orders": 3})
-        with store.groups.documents("shipping") as documents:
+        with store.groups._documents("shipping") as documents:
             assert documents.find("start") is None
-        with store.groups.documents("billing") as documents:
+        with store.groups._documents("billing") as documents:
             assert (documents.find("start"), documents.find("other")) == ({"orders": 2}, {"orders": 3})
             documents.remove("start")
             documents.remove("start")

@@ -316,7 +316,7 @@ async def test_consumers_of_the_library_are_kept_out_and_keep_out(store: Directo
         with pytest.raises(GroupActive):
             store.consumer("billing", ["orders"])
         await member.leave()
-        await until(lambda: store.groups.served_at("billing") is None)
+        await until(lambda: store.groups._served_at("billing") is None)
         store.consumer("billing", ["orders"]).close()
 
 

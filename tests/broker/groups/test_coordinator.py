@@ -78,7 +78,7 @@ async def test_a_group_goes_on_in_python_and_back(store: DirectoryStore) -> None
         joined = await member(broker)
         await broker.commit({ORDERS: 4}, joined)
         await leave(broker, joined)
-        await until(lambda: store.groups.served_at("billing") is None)
+        await until(lambda: store.groups._served_at("billing") is None)
         consumer = store.consumer("billing", ["orders"])
         assert consumer.position("orders", 0) == 4
         assert len(consumer.poll(max_records=3)) == 3
@@ -94,7 +94,7 @@ async def test_a_client_without_epochs_gets_none_back_though_the_store_knows_it(
         assert epoch > 0
         await broker.commit({ORDERS: 4}, version=3)
         assert (await broker.committed(ORDERS))[ORDERS] == (4, "", -1, 0)
-        assert store.groups.offsets.of("billing")[ORDERS].leader_epoch == epoch
+        assert store.groups._offsets.of("billing")[ORDERS].leader_epoch == epoch
 
 
 def test_acknowledged_commits_survive_kill_9(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_acknowledged_commits_survive_kill_9(tmp_path: Path) -> None:
         rest = broker.stdout.read()  # with the lines that are buffered here, unlike communicate()
         broker.communicate()
         last = int((rest.split("\n")[-2:-1] or [last])[0])
-        found = store.groups.offsets.of("billing")[ORDERS]
+        found = store.groups._offsets.of("billing")[ORDERS]
         assert last <= found.offset <= last + 1
         assert found.metadata == f"note {found.offset}"
         with store.consumer("billing", ["orders"]) as consumer:
@@ -200,7 +200,7 @@ async def test_a_commit_that_fails_says_so_and_the_next_one_works(
 
     async with Asked(store) as broker:
         with monkeypatch.context() as patched:
-            patched.setattr(type(store.groups), "commit_together", fail)
+            patched.setattr(type(store.groups), "_commit_together", fail)
             assert await broker.commit({ORDERS: 4}) == {ORDERS: code}
         assert await broker.commit({ORDERS: 5}) == {ORDERS: E.NONE}
 
@@ -217,7 +217,7 @@ async def test_a_consumer_is_refused_while_the_group_has_members_and_welcome_aft
         with pytest.raises(GroupActive):
             store.groups.seek("billing", {ORDERS: 0})
         await leave(broker, joined)
-        await until(lambda: store.groups.served_at("billing") is None)
+        await until(lambda: store.groups._served_at("billing") is None)
         store.consumer("billing", ["orders"]).close()
 
 
@@ -247,7 +247,7 @@ async def test_the_other_one_may_be_another_process(path: Path, store: Directory
         said = await asyncio.to_thread(said_by, "serving", "join", path, "billing")
         assert "connect to 127.0.0.1:9092" in said
         await leave(broker, joined)
-        await until(lambda: store.groups.served_at("billing") is None)
+        await until(lambda: store.groups._served_at("billing") is None)
         consumer = await asyncio.to_thread(
             lambda: started("consuming", "poll", path, "billing", json.dumps({"member": "far"}))
         )
@@ -398,7 +398,7 @@ async def test_no_consumer_joins_while_a_transaction_holds_offsets_of_the_group(
             store.consumer("billing", ["orders"])
         assert await broker.groups.delete("billing") == E.NON_EMPTY_GROUP
         await broker.groups.complete_offsets(17, True)
-        await until(lambda: store.groups.served_at("billing") is None)
+        await until(lambda: store.groups._served_at("billing") is None)
         with store.consumer("billing", ["orders"]) as consumer:
             assert consumer.position("orders", 0) == 6
 
@@ -407,11 +407,11 @@ async def test_no_consumer_joins_while_a_transaction_holds_offsets_of_the_group(
 async def test_no_consumer_joins_after_a_restart_while_a_transaction_holds_offsets(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(6)})
-        await until(lambda: store.groups.served_at("billing") is not None)
+        await until(lambda: store.groups._served_at("billing") is not None)
         with pytest.raises(GroupActive):
             store.consumer("billing", ["orders"])
         await broker.groups.complete_offsets(17, True)
-        await until(lambda: store.groups.served_at("billing") is None)
+        await until(lambda: store.groups._served_at("billing") is None)
         with store.consumer("billing", ["orders"]) as consumer:
             assert consumer.position("orders", 0) == 6
 
@@ -423,7 +423,7 @@ async def test_a_consumer_that_joined_while_no_broker_ran_stays_in_the_group(sto
             broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(6)})
             await broker.groups.complete_offsets(17, False)
             assert len(consumer.poll(0)) == 10
-            assert store.groups.served_at("billing") is None
+            assert store.groups._served_at("billing") is None
 
 
 @in_loop
@@ -451,7 +451,7 @@ async def test_offsets_that_could_not_be_written_stay_staged(
     async with Asked(store) as broker:
         await broker.groups.stage_offsets(17, "billing", {ORDERS: NewOffset(3)})
         with monkeypatch.context() as patched:
-            patched.setattr(type(store.groups), "commit_together", fail)
+            patched.setattr(type(store.groups), "_commit_together", fail)
             with pytest.raises(StorageError):
                 await broker.groups.complete_offsets(17, True)
         assert broker.groups.pending_offsets("billing") == {ORDERS}

@@ -265,7 +265,7 @@ async def test_a_negative_offset_says_where_to_begin_and_is_given_back(
         assert await broker.committed() == {ORDERS[1]: (told, "reset", -1, 0)}
     async with Asked(store) as broker:  # which has not seen it
         assert await broker.committed() == {ORDERS[1]: (told, "reset", -1, 0)}
-    assert store._serve().groups.offsets.of("billing")[ORDERS[1]].offset == stored
+    assert store._serve().groups._offsets.of("billing")[ORDERS[1]].offset == stored
 
 
 @in_loop
@@ -279,7 +279,7 @@ async def test_members_commit_with_their_generation_and_others_do_not(store: Dir
         late = {**first, "generation_id": 0}
         assert await broker.commit({ORDERS[0]: 3}, late) == {ORDERS[0]: E.ILLEGAL_GENERATION}
         assert (await broker.committed(ORDERS[0]))[ORDERS[0]][0] == 2
-        assert store.groups.offsets.of("billing")[ORDERS[0]].member == first["member_id"]
+        assert store.groups._offsets.of("billing")[ORDERS[0]].member == first["member_id"]
         await broker.ask(Key.LEAVE_GROUP, group_id="billing", members=[{"member_id": first["member_id"]}])
         assert await broker.commit({ORDERS[0]: 4}) == {ORDERS[0]: E.NONE}, "as soon as the group is empty"
 

@@ -74,7 +74,7 @@ def test_each_message_is_delivered_once_and_finished_by_its_ack(store: Store) ->
         assert sorted(acked(queue)) == sorted(values)
         assert acked(queue) == []
     assert lag(store) == 0
-    assert store.groups.offsets.pages("workers") == {}  # nothing is left to remember
+    assert store.groups._offsets.pages("workers") == {}  # nothing is left to remember
     fill(store, 1)
     with store.queue("orders", group="workers") as queue:
         assert acked(queue) == [b"0/0"]
@@ -298,16 +298,16 @@ def test_a_group_that_is_moved_back_gets_everything_again(store: Store) -> None:
         for message in queue.receive(10):
             if message.offset != 4:
                 queue.ack(message)
-    assert store.groups.offsets.pages("workers")
+    assert store.groups._offsets.pages("workers")
     store.groups.seek("workers", {("orders", 0): "earliest"})
-    assert store.groups.offsets.pages("workers") == {}
+    assert store.groups._offsets.pages("workers") == {}
     with store.queue("orders", group="workers") as queue:
         assert acked(queue) == values
         queue.put(b"x", b"x")
         (message,) = until(queue)
         assert message.value == b"x"
     store.groups.delete("workers")
-    assert store.groups.offsets.pages("workers") == {}
+    assert store.groups._offsets.pages("workers") == {}
     assert "workers" not in store.groups.list()
 
 

@@ -112,7 +112,7 @@ def check_history(store: Store, workers: list[Worker], everything: set[tuple[int
     unknown = set[tuple[int, int]]().union(*(each.acking - each.acked for each in killed))
     assert everything - set(acked) <= unknown, seed
     assert sum(row.lag for row in store.groups.describe("workers").rows) == 0
-    assert store.groups.offsets.pages("workers") == {}
+    assert store.groups._offsets.pages("workers") == {}
 
 
 @pytest.mark.alternating
@@ -183,7 +183,7 @@ def test_the_state_of_a_queue_does_not_grow_with_what_went_through_it(store: Sto
         size = sum(each.stat().st_size for each in groups.glob("*.log"))
         assert size < 8 << 20, size
         queue.ack(held)
-    assert store.groups.offsets.pages("workers") == {}
+    assert store.groups._offsets.pages("workers") == {}
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ first use; the layer contract in pyproject.toml lists these imports by name.
 
 from __future__ import annotations
 
-from .partition import PAGE_BYTES, Partition, collected, encoded_table
+from .partition import PAGE_BYTES, Partition, SegmentInfo, collected, encoded_table
 from .store import Document, DocumentRegistry, JobStaging, Store, TaskStaging, Transaction, check_seconds
 from .topic import Offsets, PlannedSlice, Position, SliceReader, TableEnd, Topic, TopicPartition, check_sole
 
@@ -26,6 +26,7 @@ __all__ = [
     "Partition",
     "PlannedSlice",
     "Position",
+    "SegmentInfo",
     "SliceReader",
     "Store",
     "TableEnd",

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from operator import index
@@ -72,6 +73,18 @@ MOST_SHOWN, _SHOWN_BYTES = 5, 1 << 20
 _FIRST, _TIMES = 16, 8
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """Information about one segment or extent."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    sealed: bool
+    mapped: bool
+    path: str
+
+
 def unsupported(where: str, what: str) -> StorageError:
     """Return the error for an operation that a backend does not have."""
     return StorageError(errno.ENOTSUP, f"{where} does not support {what}")
@@ -121,22 +134,12 @@ class Partition(ABC):
 
     @property
     @abstractmethod
-    def next_offset(self) -> int:
-        """Offset of the next record."""
-
-    @property
-    @abstractmethod
     def _leader_epochs(self) -> tuple[tuple[int, int], ...]:
         """All leader epochs with their first offsets, oldest first."""
 
     @property
     @abstractmethod
-    def size_bytes(self) -> int:
-        """Size of all batches."""
-
-    @property
-    @abstractmethod
-    def segments(self) -> Sequence[object]:
+    def segments(self) -> Sequence[SegmentInfo]:
         """Segments or extents, oldest first."""
 
     @abstractmethod
@@ -164,10 +167,6 @@ class Partition(ABC):
         """Append encoded batches unchanged, all of them or none, and return their offsets."""
 
     @abstractmethod
-    def _when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
-        """Call back when an append that ended at `offset` may be acknowledged, or with its error."""
-
-    @abstractmethod
     def _watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever the visible end may have moved. Returns a function that stops the calls."""
 
@@ -184,10 +183,6 @@ class Partition(ABC):
         """Drop the records below `offset` and return the number of offsets dropped."""
 
     @abstractmethod
-    def sync(self) -> None:
-        """Block until everything appended so far is durable."""
-
-    @abstractmethod
     def verify(self) -> VerifyReport:
         """Read and check everything. The report lists the damage; nothing is raised for it."""
 
@@ -195,7 +190,17 @@ class Partition(ABC):
     def _newest(self) -> tuple[int, int] | None:
         """Return offset and timestamp of the record with the largest timestamp; None if there is none."""
 
-    # --- state of a writer; the defaults are for partitions without files, which are not locked or synced
+    # --- state of a writer; the defaults are for partitions without files, whose appends are durable on return
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record."""
+        return self.visible_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all batches."""
+        return sum(each.size_bytes for each in self.segments)
 
     @property
     def leader_epoch(self) -> int:
@@ -244,6 +249,10 @@ class Partition(ABC):
 
     # --- serving: methods for a broker's event loop, besides `_watch` and `_when_settled`. Only a partition of a
     # `StoreService` is guaranteed not to block in `_submit` and `_peek`.
+
+    def _when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
+        """Call back when an append that ended at `offset` may be acknowledged, or with its error."""
+        call(None)
 
     @property
     def _producer_states(self) -> list[ProducerInfo]:
@@ -409,6 +418,9 @@ class Partition(ABC):
 
         value = await collected(chunks, max_bytes)
         return await past_recall(self.append, value, key, headers, timestamp, expect_offset)
+
+    def sync(self) -> None:
+        """Block until everything appended so far is durable."""
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         """Return a buffered writer: the fast way to append records one by one. See `Writer`."""

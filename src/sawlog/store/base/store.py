@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from ..consumer import Consumer, OnPartitions
     from ..consumer_options import KafkaNames
     from ..directory.transactions.staging import Intent, Part, PartitionFile, Piece, PlacedOffsets
-    from ..groups import DeliveryStates, Groups, QueueWorkers, StartPosition
+    from ..groups import Groups, StartPosition
     from ..position import OnLost
-    from ..queues.options import QueueOptions
     from ..queues.queue import Queue
     from ..serving import StoreService
 
@@ -245,11 +244,6 @@ class Store(Closing):
         """Give the topic `by` the name of another, which is deleted, atomically. With `ends` (partition to next
         offset), raise `OffsetMismatch` if the old one has grown beyond them."""
 
-    @abstractmethod
-    def _slice_reader(self, topic: str, topic_id: str, partition: int) -> SliceReader:
-        """Return a reader for slices that `Topic._plan` has returned, perhaps in another process. `TopicNotFound`, now
-        or when it reads, if the topic was deleted or recreated since."""
-
     @property
     @abstractmethod
     def groups(self) -> Groups:
@@ -286,15 +280,19 @@ class Store(Closing):
     def _close_later(self, made: Consumer | Queue) -> None:
         """Close a consumer or queue together with the store."""
 
-    @abstractmethod
-    def _queueing(self, options: QueueOptions) -> tuple[DeliveryStates, QueueWorkers]:
-        """Return the delivery state and the workers of a queue."""
-
     def _patient(self) -> Store:
         """Return this store for consumers and queues, which poll: it may learn of changes with some lag."""
         return self
 
     # --- topics
+
+    def _slice_reader(self, topic: str, topic_id: str, partition: int) -> SliceReader:
+        """Return a reader for slices that `Topic._plan` has returned, perhaps in another process. `TopicNotFound`, now
+        or when it reads, if the topic was deleted or recreated since."""
+        found = self.topic(topic)
+        if found.id != topic_id:
+            raise TopicNotFound(f"the topic {topic!r} was deleted and recreated since this job was planned")
+        return found._slices(partition)
 
     def __contains__(self, name: object) -> bool:
         return name in self.topics()

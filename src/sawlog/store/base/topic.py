@@ -15,9 +15,11 @@ from typing import (
 )
 
 from ...batch import kernel
+from ...batch.build import Encoder
 from ...batch.header import DEFAULT_COLUMNS
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...batch.kernel import Record
+from ...clock import milliseconds
 from ...config import LogConfig
 from ...display import render_soon
 from ...errors import DataLoss, InvalidRecord
@@ -26,10 +28,12 @@ from ...log.encoding import recipe_of
 from ...log.reader import ARROW_ROWS
 from ...log.writer import BATCH_BYTES, Writer
 from ..descriptions import PartitionDescription, TopicDescription, topic_html
+from ..names import check_partition_number
+from ..partitioner import Router
 from ..settings import Value
 from ..table_info import TableInfo
-from ..writer import Packer
-from .partition import MOST_SHOWN, Partition, _paced, unsupported
+from ..writer import Packer, TopicWriter
+from .partition import MOST_SHOWN, Partition, _paced, encoded_table, unsupported
 
 if TYPE_CHECKING:
     import pandas
@@ -42,7 +46,6 @@ if TYPE_CHECKING:
     from ...sql.history import History
     from ...typed.serializers import MetadataSerializer, RawHeaders, Serializer
     from ...typed.views import TypedTopic
-    from ..writer import TopicWriter
     from .store import Store
 
 V = TypeVar("V")
@@ -144,10 +147,6 @@ class Topic(ABC):
         """Creation time in milliseconds."""
 
     @abstractmethod
-    def _check_number(self, number: object) -> None:
-        """Raise `TopicNotFound` unless there is a partition with this number."""
-
-    @abstractmethod
     def partition(self, number: int) -> Partition:
         """Return one partition."""
 
@@ -180,6 +179,27 @@ class Topic(ABC):
         `since`. None if, with `exact`, the number of records is not known."""
 
     @abstractmethod
+    def _router_for(self, partition: int | None) -> Router:
+        """Return the router for an append to `partition`, or to any; `TopicNotFound`."""
+
+    @abstractmethod
+    def _append_encoded(self, batches: Mapping[int, bytes], expect_offset: int | None = None) -> dict[int, range]:
+        """Append encoded batches by partition and return their offsets. Only on object storage is this atomic."""
+
+    @abstractmethod
+    def maintain(self) -> list[MaintenanceReport]:
+        """Run the maintenance that the settings ask for, now, and return a report per partition."""
+
+    def _check_number(self, number: object) -> None:
+        """Raise `TopicNotFound` unless there is a partition with this number."""
+        check_partition_number(self.name, number, self.partitions)
+
+    # --- appending
+
+    def _for_append(self, number: int) -> Partition:
+        """Return a partition for appends; `TopicNotFound`."""
+        return self.partition(number)
+
     def append(
         self,
         value: bytes | None,
@@ -192,23 +212,36 @@ class Topic(ABC):
     ) -> Position:
         """Append one record and return its position. The key chooses the partition unless it is given. With
         `expect_offset`, append it there or raise `OffsetMismatch`."""
+        router = self._router_for(partition)
+        number = router.place_for(value, key, partition)
+        batch = Encoder(router.recipe).one(value, key, headers, milliseconds(timestamp))
+        return Position(number, self._append_encoded({number: bytes(batch.data)}, expect_offset)[number].start)
 
-    @abstractmethod
     def append_many(
         self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets. A record is as in
         `Partition.append_many`. With `expect_offset` all go to one partition, starting at that offset, or
         `OffsetMismatch` is raised."""
+        router = self._router_for(partition)
+        parts = router.split(list(records), partition)
+        if len(parts) > 1:
+            check_sole(expect_offset)
+        encoded = {number: router.encode(each) for number, each in sorted(parts.items())}
+        return self._append_encoded(encoded, expect_offset)
 
-    @abstractmethod
     def append_arrow(
         self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append the rows of an Arrow table, by their keys, and return their offsets. Columns as in
         `Partition.append_arrow`, `expect_offset` as in `append_many`."""
+        router = self._router_for(partition)
+        parts = router.split_table(table, partition)
+        if len(parts) > 1:
+            check_sole(expect_offset)
+        encoded = {number: encoded_table(router.recipe, each) for number, each in parts.items()}
+        return self._append_encoded(encoded, expect_offset)
 
-    @abstractmethod
     def append_stream(
         self,
         chunks: Iterable[bytes],
@@ -221,8 +254,12 @@ class Topic(ABC):
         expect_offset: int | None = None,
     ) -> Position:
         """Append one record whose value comes in chunks, and return its position; see `Partition.append_stream`."""
+        number = self._router_for(partition).place_for(b"", key, partition)
+        offset = self._for_append(number).append_stream(
+            chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+        )
+        return Position(number, offset)
 
-    @abstractmethod
     def append_batches(
         self,
         raw: bytes | bytearray | memoryview,
@@ -232,24 +269,34 @@ class Topic(ABC):
         expect_offset: int | None = None,
     ) -> range:
         """Append encoded batches to a partition unchanged, all of them or none, and return their offsets."""
+        return self._for_append(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
-    @abstractmethod
     def _partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
         """Return a buffered writer for one partition."""
+        return self._for_append(partition).writer(batch_bytes, linger_ms)
 
-    @abstractmethod
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         """Return a buffered writer over all partitions: the fast way to append records one by one."""
+        writers = [self._partition_writer(number, batch_bytes, linger_ms) for number in range(self.partitions)]
+        return TopicWriter(writers, batch_bytes, keyed=self._router_for(None).keyed)
 
-    @abstractmethod
+    def _packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
+        """Return a buffered writer with another compression than the topic's, for all partitions or for one."""
+        config = self.config
+        return Packer(
+            self.partitions,
+            lambda number, batch: self.append_batches(batch.data, number),
+            recipe_of(config.with_(compression=compression, compression_level=None)),
+            partition=partition,
+            batch_bytes=min(BATCH_BYTES, config.segment_bytes),
+            linger_ms=linger_ms,
+        )
+
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return the number of offsets dropped."""
-
-    @abstractmethod
-    def maintain(self) -> list[MaintenanceReport]:
-        """Run the maintenance that the settings ask for, now, and return a report per partition."""
+        return sum(self._for_append(number).trim(offset) for number, offset in sorted(offsets.items()))
 
     # --- describing
 
@@ -293,18 +340,6 @@ class Topic(ABC):
     def offset_at(self, timestamp: int | datetime) -> dict[int, int]:
         """Return the first offset in each partition whose record is not older than `timestamp`, or the end."""
         return {number: self.partition(number).offset_at(timestamp) for number in range(self.partitions)}
-
-    def _packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
-        """Return a buffered writer with another compression than the topic's, for all partitions or for one."""
-        config = self.config
-        return Packer(
-            self.partitions,
-            lambda number, batch: self.append_batches(batch.data, number),
-            recipe_of(config.with_(compression=compression, compression_level=None)),
-            partition=partition,
-            batch_bytes=min(BATCH_BYTES, config.segment_bytes),
-            linger_ms=linger_ms,
-        )
 
     # --- reading
 

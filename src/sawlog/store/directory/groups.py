@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...clock import now_ms
 from ...config import whole_number
@@ -28,8 +28,11 @@ from ..groups import (
 )
 from ..membership import MemberOptions
 from .members import Members, forget_group, give_up, group_directory, groups_with_members, refuse_workers
-from .membership import DirectoryClaim, DirectoryMembership, noted_server, refuse_served, server_of
+from .membership import DirectoryClaim, DirectoryMembership, DirectoryWorkers, noted_server, refuse_served, server_of
 from .offsets import OffsetStore
+
+if TYPE_CHECKING:
+    from ..queues.options import QueueOptions
 
 
 class DirectoryDocuments(GroupDocuments):
@@ -58,33 +61,36 @@ class DirectoryGroups(Groups):
         self._store = store
         self._directory = directory
         #: Committed offsets; for consumers.
-        self.offsets = OffsetStore(directory, writable=store.mode != "r")
+        self._offsets = OffsetStore(directory, writable=store.mode != "r")
 
-    def membership(self, options: MemberOptions) -> DirectoryMembership:
-        return DirectoryMembership(self._directory, self.offsets, options)
+    def _membership(self, options: MemberOptions) -> DirectoryMembership:
+        return DirectoryMembership(self._directory, self._offsets, options)
 
-    def close(self) -> None:
+    def _queueing(self, options: QueueOptions) -> tuple[OffsetStore, DirectoryWorkers]:
+        return self._offsets, DirectoryWorkers(self._directory, self._offsets, options)
+
+    def _close(self) -> None:
         """Close the files. Called by `Store.close`."""
-        self.offsets.close()
+        self._offsets.close()
 
     # --- inspecting
 
     def committed(self, name: str) -> dict[TopicPartition, Committed]:
-        return self.offsets.of(name)
+        return self._offsets.of(name)
 
     def list(self) -> list[str]:
         """Return the names of all groups that have committed something or have members."""
-        names = set(self.offsets.groups())
+        names = set(self._offsets.groups())
         for name in groups_with_members(self._directory):
-            if name not in names and (self._live(name) or self.served_at(name)):
+            if name not in names and (self._live(name) or self._served_at(name)):
                 names.add(name)
         return sorted(names)
 
     def describe(self, name: str) -> GroupDescription:
         """Return the members of a group and its progress; `GroupNotFound` if it does not exist, `CorruptBatch` if that
         is uncertain because commits are lost."""
-        offsets = self.offsets.of(check_group_name(name))
-        members, served_at = self._live(name), self.served_at(name)
+        offsets = self._offsets.of(check_group_name(name))
+        members, served_at = self._live(name), self._served_at(name)
         if not offsets and not members and not served_at:
             raise self._not_found(name)
         owners = {partition: id for partition, id in self._owners(name).items() if id in members}
@@ -98,7 +104,7 @@ class DirectoryGroups(Groups):
             rows.extend(_row(topic, number, offsets, owners) for number in range(topic.partitions))
         return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows), served_at)
 
-    def served_at(self, name: str) -> str | None:
+    def _served_at(self, name: str) -> str | None:
         """Return the address of the broker that has the group's members; None if they do not connect over the
         network."""
         with self._members(name) as members:
@@ -106,14 +112,14 @@ class DirectoryGroups(Groups):
             if members is None or noted is None or self._store.mode == "r":
                 return noted
             try:
-                with self.offsets.turn():
+                with self._offsets.turn():
                     return server_of(members.directory)
             except DirectoryLocked:  # a process is stopped in its turn
                 return noted
 
-    def claim(self, name: str, address: str) -> DirectoryClaim:
+    def _claim(self, name: str, address: str) -> DirectoryClaim:
         """Return the claim of a broker at that address to admit members to the group."""
-        return DirectoryClaim(self._directory, self.offsets, check_group_name(name), address)
+        return DirectoryClaim(self._directory, self._offsets, check_group_name(name), address)
 
     @contextmanager
     def _members(self, name: str) -> Iterator[Members | None]:
@@ -135,7 +141,7 @@ class DirectoryGroups(Groups):
             return {} if members is None else members.owners()
 
     def _not_found(self, name: str) -> SawlogError:
-        lost = self.offsets.lost_commits()
+        lost = self._offsets.lost_commits()
         return lost or GroupNotFound(f"no group {name!r} in {self._store.path}: it has neither commits nor members")
 
     # --- moving
@@ -160,14 +166,14 @@ class DirectoryGroups(Groups):
             partition: self._committed(partition, offset, metadata, known.get(partition))
             for partition, offset in offsets.items()
         }
-        (refused,) = self.commit_together([OffsetChange(name, made)])
+        (refused,) = self._commit_together([OffsetChange(name, made)])
         if refused is not None:
             raise refused
 
-    def commit_together(self, changes: Sequence[OffsetChange]) -> Sequence[GroupActive | None]:
+    def _commit_together(self, changes: Sequence[OffsetChange]) -> Sequence[GroupActive | None]:
         """Commit for several groups with one disk write. Durable on return. Each change is written whole or refused,
         with its error at its index in the result. Later changes replace earlier ones."""
-        with self.offsets.turn() as turn:
+        with self._offsets.turn() as turn:
             results = [None if change.by_server else self._refused(change) for change in changes]
             new = {change.transaction for change in changes if change.transaction is not None}
             new = {(name, mark) for name, mark in new if turn.mark(name) != mark}
@@ -203,7 +209,7 @@ class DirectoryGroups(Groups):
         made = {
             partition: self._committed(partition, offset, "", epochs[partition]) for partition, offset in found.items()
         }
-        with self.offsets.turn() as turn:
+        with self._offsets.turn() as turn:
             self._refuse_members(check_group_name(name))
             if not turn.offsets(name):
                 raise self._not_found(name)
@@ -211,13 +217,13 @@ class DirectoryGroups(Groups):
         return found
 
     @contextmanager
-    def documents(self, name: str) -> Iterator[DirectoryDocuments]:
+    def _documents(self, name: str) -> Iterator[DirectoryDocuments]:
         """Hold the documents that readers with their own progress keep for a group, exclusively."""
-        with self.offsets.turn(), closing(group_directory(self._directory, name, create=True)) as directory:
+        with self._offsets.turn(), closing(group_directory(self._directory, name, create=True)) as directory:
             yield DirectoryDocuments(directory)
 
     def delete(self, name: str) -> None:
-        with self.offsets.turn() as turn:
+        with self._offsets.turn() as turn:
             self._refuse_members(check_group_name(name))
             offsets = turn.offsets(name)
             if not offsets:

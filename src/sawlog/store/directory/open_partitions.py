@@ -22,6 +22,7 @@ from ...log.tiering import TieringReport
 from ...storage import Directory
 from ...storage.forking import forkable
 from .. import settings
+from ..names import check_partition_number
 from ..writer import TopicWriter
 from .catalog import Catalog
 from .lock_leases import LockLeases
@@ -115,13 +116,11 @@ class OpenPartitions:
         return self.entry.partitions
 
     def check_number(self, number: object) -> None:
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise TopicNotFound(f"a partition must be an integer, not {number!r}")
-        if not 0 <= number < self.entry.partitions:
+        if type(number) is int and 0 <= number < self.entry.partitions:
+            return
+        if isinstance(number, int):
             self.refresh()  # another process may have added some
-        if not 0 <= number < self.entry.partitions:
-            most = self.entry.partitions - 1
-            raise TopicNotFound(f"the topic {self.name!r} has partitions 0 to {most}, not {number}")
+        check_partition_number(self.name, number, self.entry.partitions)
 
     def refresh(self) -> None:
         """Read topic.json again; `TopicNotFound` if the topic was deleted or recreated."""

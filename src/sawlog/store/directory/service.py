@@ -37,10 +37,10 @@ class DirectoryService(StoreService):
         self._store.topic(name)._partitions.reopen()
 
     def claim_group(self, name: str, address: str) -> CoordinatorClaim:
-        return self._store.groups.claim(name, address)
+        return self._store.groups._claim(name, address)
 
     def commit_offsets(self, changes: Sequence[OffsetChange]) -> Sequence[GroupError | None]:
-        return self._store.groups.commit_together(changes)
+        return self._store.groups._commit_together(changes)
 
     def transactional_ids(self) -> DirectoryTransactionalIds:
         return DirectoryTransactionalIds(self._store._directory)

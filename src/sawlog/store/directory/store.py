@@ -49,7 +49,6 @@ from ...log import retention
 from ...log.log import Log
 from ...log.maintenance import MaintenanceReport
 from ...log.retention import RetentionReport
-from ...log.slices import DirectorySlices
 from ...storage import Directory, FileDirectory
 from ...storage.forking import forkable
 from .. import base
@@ -73,8 +72,6 @@ from .transactions.staging import Staging
 from .transactions.transaction import DirectoryTransaction
 
 if TYPE_CHECKING:
-    from ..groups import DeliveryStates, QueueWorkers
-    from ..queues.options import QueueOptions
     from ..queues.queue import Queue
 
 #: Maximum time that a forwarded append waits for the holder's answer.
@@ -224,7 +221,7 @@ class DirectoryStore(base.Store):
             for topic in list(self._topics.values()):
                 last.callback(topic._partitions.close_writers)
             if self._groups is not None:
-                last.callback(self._groups.close)
+                last.callback(self._groups._close)
             for transaction in list(self._transactions):
                 last.callback(transaction.abort)
             for consumer in list(self._consumers):
@@ -235,11 +232,6 @@ class DirectoryStore(base.Store):
             self._closed = True
             for topic in self._topics.values():
                 last.callback(topic._partitions.end, LogClosed(f"the store {self.path} is closed"))
-
-    def _queueing(self, options: QueueOptions) -> tuple[DeliveryStates, QueueWorkers]:
-        from .membership import DirectoryWorkers
-
-        return self.groups.offsets, DirectoryWorkers(self._directory, self.groups.offsets, options)
 
     def _close_later(self, made: Consumer | Queue) -> None:
         self._consumers.add(made)
@@ -302,12 +294,6 @@ class DirectoryStore(base.Store):
             except TopicNotFound as error:
                 self._drop(name, error)
                 raise
-
-    def _slice_reader(self, topic: str, topic_id: str, partition: int) -> DirectorySlices:
-        found = self.topic(topic)
-        if found.id != topic_id:
-            raise TopicNotFound(f"the topic {topic!r} was deleted and recreated since this job was planned")
-        return found._slices(partition)
 
     def _known(self, entry: TopicEntry) -> DirectoryTopic:
         """Return the `Topic` of an entry: the open one, unless that is an earlier topic of the same name."""

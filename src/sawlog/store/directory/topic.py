@@ -164,6 +164,9 @@ class DirectoryTopic(base.Topic):
 
     # --- writing
 
+    def _router_for(self, partition: int | None) -> Router:
+        return self._router
+
     def append(
         self,
         value: bytes | None,
@@ -205,10 +208,15 @@ class DirectoryTopic(base.Topic):
             with self._partitions.using(number):
                 return {number: self._partitions.appends(number).append_many(of_one, expect_offset)}
         check_sole(expect_offset)
-        encoded = {number: self._router.encode(each) for number, each in sorted(parts.items())}
-        with self._partitions.using(*encoded):
-            logs = {number: self._partitions.appends(number) for number in encoded}  # take every lock before writing
-            return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
+        return self._append_encoded({number: self._router.encode(each) for number, each in sorted(parts.items())})
+
+    def _append_encoded(self, batches: Mapping[int, bytes], expect_offset: int | None = None) -> dict[int, range]:
+        with self._partitions.using(*batches):
+            logs = {number: self._partitions.appends(number) for number in batches}  # take every lock before writing
+            return {
+                number: log.append_batches(batches[number], trusted=True, expect_offset=expect_offset)
+                for number, log in logs.items()
+            }
 
     def append_arrow(
         self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None

@@ -25,13 +25,12 @@ from ...errors import CorruptBatch, DataLoss, InvalidRecordType, OffsetOutOfRang
 from ...isolation import Isolation, is_committed
 from ...log.encoding import recipe_of
 from ...log.ingest import checked_rows
-from ...log.log import SegmentInfo
 from ...log.reader import Fetched
 from ...log.summaries import Blocks
 from ...log.transactions import AbortedTransaction
 from ...log.verify import Problem, VerifyReport
 from ...log.writer import BATCH_BYTES, Writer
-from ..base import PAGE_BYTES, Partition
+from ..base import PAGE_BYTES, Partition, SegmentInfo
 from .extent_reader import check_extent, place_batches
 from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader, cut_into
@@ -138,11 +137,6 @@ class ObjectPartition(Partition):
         return self._ends()[1]
 
     @property
-    def next_offset(self) -> int:
-        """Offset of the next record: everything that is stored is visible."""
-        return self.visible_offset
-
-    @property
     def last_stable_offset(self) -> int:
         return self._look(lambda state: state.stable(self._id, self._number))
 
@@ -151,10 +145,6 @@ class ObjectPartition(Partition):
         """Leader epochs with their first offsets: (0, 0), unless the partition is a copy of one that had others."""
         found = self._look(lambda state: state.epochs(self._id, self._number))
         return tuple((int(epoch), int(first)) for epoch, first in found) or ((0, 0),)
-
-    @property
-    def size_bytes(self) -> int:
-        return self._look(lambda state: sum(each.size_bytes for each in state.extents(self._id, self._number, 0)))
 
     def _plan(
         self,
@@ -354,11 +344,6 @@ class ObjectPartition(Partition):
         action, inline = self._session.append_action(self._id, self._number, data, rows, expect_offset)
         found: Any = self._session.commit([action], inline)[0]
         return range(found[0], found[1])
-
-    def _when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
-        """Call back at once: an append that has an offset is durable."""
-        whole_number(offset)
-        call(None)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         self._session.check_writable()

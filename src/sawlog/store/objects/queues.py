@@ -28,7 +28,7 @@ from ..groups import (
 )
 from ..membership import MemberOptions
 from ..queues.options import QueueOptions
-from .groups import ObjectMembership, committed_of, topics_by_id
+from .membership import ObjectMembership, committed_of, topics_by_id
 from .session import StoreSession, refused_with, results
 from .state.entries import quoted
 from .state.state import State

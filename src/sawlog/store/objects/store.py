@@ -33,7 +33,6 @@ from .. import settings as topic_settings
 from ..consumer import Consumer
 from ..directory.topic_entry import check_partitions
 from ..names import check_document_name, check_topic_name
-from ..queues.options import QueueOptions
 from ..queues.queue import Queue
 from ..settings import TopicChanges, TopicSettings
 from .bucket.bucket import Bucket
@@ -44,7 +43,6 @@ from .journal.journal import Clocks
 from .journal.store_file import StoreParameters, check_conditional, identity_of, read_or_create
 from .maintenance.maintainer import Maintainer
 from .maintenance.rewrite import PartitionId
-from .queues import ObjectDeliveries, ObjectWorkers
 from .serving.service import ObjectService
 from .session import StoreSession, refused_with, results
 from .slices import ObjectSliceReader
@@ -287,10 +285,6 @@ class ObjectStore(base.Store):
     def _registry(self) -> ObjectRegistry:
         self._session.check_open()
         return ObjectRegistry(self._session)
-
-    def _queueing(self, parameters: QueueOptions) -> tuple[ObjectDeliveries, ObjectWorkers]:
-        workers = ObjectWorkers(self._session, parameters)
-        return ObjectDeliveries(self._session, workers), workers
 
     def _serve(self) -> ObjectService:
         """Return the broker's view of the store, valid while the store is open."""

@@ -6,15 +6,12 @@ A call that writes to several partitions is one commit: everything is stored, or
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from ...batch.build import Encoder, EncoderOptions
-from ...batch.inputs import HeadersInput, RecordInput, TableInput
-from ...clock import milliseconds
 from ...config import LogConfig
 from ...display import counted, size_text
 from ...errors import TopicNotFound
@@ -22,12 +19,11 @@ from ...isolation import Isolation
 from ...log.ingest import rows_of
 from ...log.maintenance import MaintenanceReport
 from ...log.summaries import Blocks
-from ...log.writer import BATCH_BYTES, Writer
+from ...log.writer import BATCH_BYTES
 from .. import base
 from .. import settings as topic_settings
-from ..base import Position, check_sole, encoded_table
 from ..descriptions import settings_text
-from ..names import check_topic_name
+from ..names import check_partition_number, check_topic_name
 from ..partitioner import Router
 from ..settings import Value
 from ..writer import TopicWriter
@@ -37,12 +33,6 @@ from .slices import ObjectSlice, ObjectSliceReader
 from .state.entries import MARK
 from .state.partitions import id_in_snapshot
 from .state.state import State
-
-if TYPE_CHECKING:
-    pass
-
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +165,6 @@ class ObjectTopic(base.Topic):
         records = counted(sum(end - lowest for lowest, end in ends), "record")
         return [counted(len(numbers), "partition"), records, size_text(size), settings_text(dict(entry["settings"]))]
 
-    def _check_number(self, number: object) -> None:
-        self._layout_of(self._entry()).check_number(number)
-
     def _plan(
         self,
         number: int,
@@ -209,33 +196,26 @@ class ObjectTopic(base.Topic):
 
     # --- writing
 
-    def append(
-        self,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: HeadersInput = (),
-        timestamp: int | datetime | None = None,
-        *,
-        partition: int | None = None,
-        expect_offset: int | None = None,
-    ) -> Position:
-        """Append one record; see `Topic.append`. Durable on return. For throughput use `append_many`, a writer, or many
-        threads, which share a commit."""
+    def _router_for(self, partition: int | None) -> Router:
         layout = self._writable(partition)
-        number = layout.router.place_for(value, key, partition)
-        batch = Encoder(layout.recipe).one(value, key, headers, milliseconds(timestamp))
-        return Position(number, self._place(layout, {number: bytes(batch.data)}, expect_offset)[number].start)
+        if partition is not None:
+            layout.check_number(partition)
+        return layout.router
 
-    def append_many(
-        self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
-    ) -> dict[int, range]:
-        """Append records, all of them or none, in one commit; see `Topic.append_many`."""
-        layout = self._writable(partition)
-        parts = layout.router.split(list(records), partition)
-        if len(parts) > 1:
-            check_sole(expect_offset)
-        encoded = {number: bytes(Encoder(layout.recipe).many(each).data) for number, each in sorted(parts.items())}
-        return self._place(layout, encoded, expect_offset)
+    def _for_append(self, number: int) -> ObjectPartition:
+        return self._writable(number).partition(number)
+
+    def _append_encoded(self, batches: Mapping[int, bytes], expect_offset: int | None = None) -> dict[int, range]:
+        """Store batches that this process has encoded in several partitions, with one commit. For throughput use
+        `append_many`, a writer, or many threads, which share a commit."""
+        actions, inline = [], []
+        for number, data in batches.items():
+            rows = rows_of(memoryview(data))
+            action, given = self._session.append_action(self._id, number, data, rows, expect_offset)
+            actions.append(action)
+            inline += given
+        found: list[Any] = self._session.commit(actions, inline)
+        return {number: range(*placed) for number, placed in zip(batches, found, strict=True)}
 
     def _split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
         """Split records by partition. Raises, as an append would, if one of them is invalid or too large."""
@@ -248,72 +228,10 @@ class ObjectTopic(base.Topic):
         data = bytes(Encoder(self._writable(number).recipe).many(records).data)
         return self._session.append_action(self._id, number, data, rows_of(memoryview(data)))
 
-    def _place(
-        self, layout: _TopicLayout, encoded: Mapping[int, bytes], expect_offset: int | None = None
-    ) -> dict[int, range]:
-        """Store batches that this process has encoded in several partitions, with one commit."""
-        actions, inline = [], []
-        for number, data in encoded.items():
-            layout.check_number(number)
-            rows = rows_of(memoryview(data))
-            action, batches = self._session.append_action(self._id, number, data, rows, expect_offset)
-            actions.append(action)
-            inline += batches
-        found: list[Any] = self._session.commit(actions, inline)
-        return {number: range(*placed) for number, placed in zip(encoded, found, strict=True)}
-
-    def append_arrow(
-        self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
-    ) -> dict[int, range]:
-        layout = self._writable(partition)
-        parts = layout.router.split_table(table, partition)
-        if len(parts) > 1:
-            check_sole(expect_offset)
-        encoded = {number: encoded_table(layout.recipe, each) for number, each in parts.items()}
-        return self._place(layout, encoded, expect_offset)
-
-    def append_stream(
-        self,
-        chunks: Iterable[bytes],
-        key: bytes | None = None,
-        max_bytes: int | None = None,
-        *,
-        headers: HeadersInput = (),
-        timestamp: int | datetime | None = None,
-        partition: int | None = None,
-        expect_offset: int | None = None,
-    ) -> Position:
-        layout = self._writable(partition)
-        number = layout.router.place_for(b"", key, partition)
-        offset = layout.partition(number).append_stream(
-            chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
-        )
-        return Position(number, offset)
-
-    def append_batches(
-        self,
-        raw: bytes | bytearray | memoryview,
-        partition: int,
-        *,
-        trusted: bool = False,
-        expect_offset: int | None = None,
-    ) -> range:
-        writable = self._writable(partition).partition(partition)
-        return writable.append_batches(raw, trusted=trusted, expect_offset=expect_offset)
-
-    def _partition_writer(
-        self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
-    ) -> Writer:
-        return self._writable(partition).partition(partition).writer(batch_bytes, linger_ms)
-
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
-        writers = [self.partition(number).writer(batch_bytes, linger_ms) for number in range(self.partitions)]
-        made = TopicWriter(writers, batch_bytes, keyed=self._layout_of(self._entry()).keyed)
+        made = super().writer(batch_bytes, linger_ms)
         self._session.keep(made)
         return made
-
-    def trim(self, offsets: Mapping[int, int]) -> int:
-        return sum(self._writable(number).partition(number).trim(offset) for number, offset in sorted(offsets.items()))
 
     def maintain(self) -> list[MaintenanceReport]:
         """Apply retention, compaction and consolidation now, and return a report per partition."""
@@ -342,14 +260,11 @@ class _TopicLayout:
     @cached_property
     def router(self) -> Router:
         """Chooses the partition of a record."""
-        return Router(self)
+        return Router(self, self.recipe)
 
     def check_number(self, number: object) -> None:
         """Raise `TopicNotFound` if the partition does not exist."""
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise TopicNotFound(f"a partition must be an integer, not {number!r}")
-        if not 0 <= number < self.partitions:
-            raise TopicNotFound(f"the topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {number}")
+        check_partition_number(self.name, number, self.partitions)
 
     def partition(self, number: int) -> ObjectPartition:
         """Return a partition for appends."""

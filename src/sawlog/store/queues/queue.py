@@ -71,7 +71,7 @@ class Queue:
             raise ReadOnlyLog(f'the store {store.path} was opened with mode="r": a queue writes acknowledgements')
         self._store = store
         self._process = this_process()
-        states, self._workers = store._queueing(self._options)
+        states, self._workers = store.groups._queueing(self._options)
         #: Identifies this queue in its messages.
         self._id = object()
         self._delivery = Delivery(states, self._workers, self._options, store.topic, self._id)

@@ -216,7 +216,7 @@ class Replicator(Closing):
         """Ship new records up to a limit, and return whether there may be more."""
         if self._looked is None or self._looked.elapsed_s >= LOOK_S:
             self._look()
-        offsets = {group: self._source.groups.offsets.of(group) for group in self._source.groups.offsets.groups()}
+        offsets = {group: self._source.groups._offsets.of(group) for group in self._source.groups._offsets.groups()}
         shipment, self._is_late = Shipment(self._still), False
         self._may_compare = self._most_compared
         taken: dict[TopicPartition, ReplicaPartition] = {}

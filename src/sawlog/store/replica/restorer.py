@@ -278,7 +278,7 @@ class Restorer(Closing):
         ids = {_entry(wanted, name)["id"]: name for name in names}
         changes: list[tuple[str, dict[tuple[str, int], Committed | None]]] = []
         for group in wanted.groups():
-            before = self._store.groups.offsets.of(group)
+            before = self._store.groups._offsets.of(group)
             made: dict[tuple[str, int], Committed | None] = {}
             for (topic_id, number), (offset, metadata, epoch) in wanted.offsets(group).items():
                 if topic_id not in ids:
@@ -294,10 +294,10 @@ class Restorer(Closing):
                     made[partition] = Committed(offset, topic_id, metadata, now_ms(), "", epoch)
             if made:
                 changes.append((group, made))
-        gone = set(self._store.groups.offsets.groups()) - set(wanted.groups())
-        changes += [(group, dict.fromkeys(self._store.groups.offsets.of(group))) for group in sorted(gone)]
+        gone = set(self._store.groups._offsets.groups()) - set(wanted.groups())
+        changes += [(group, dict.fromkeys(self._store.groups._offsets.of(group))) for group in sorted(gone)]
         if changes:
-            with self._store.groups.offsets.turn() as turn:
+            with self._store.groups._offsets.turn() as turn:
                 turn.write_all(changes)
 
 
