@@ -44,6 +44,9 @@ class Interval:
 #: appends), an `Interval`, or "os" (the operating system decides when to write; synced at rotation, seal and close).
 Durability = Literal["always", "os"] | Interval
 
+#: "committed" hides the records of open and aborted transactions; "uncommitted" returns every visible record.
+Isolation = Literal["committed", "uncommitted"]
+
 
 class CachedSegment(Protocol):
     """A mapped segment. Hashable, and equal only to itself."""
@@ -248,3 +251,12 @@ def whole_number(value: object, what: str = "an offset") -> int:
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise InvalidConfig(f"{what} must be an integer, not {value!r}")
     return index(value)
+
+
+def is_committed(isolation: Isolation) -> bool:
+    """Return True for "committed", False for "uncommitted"; raise `InvalidConfig` for anything else."""
+    if isolation == "committed":
+        return True
+    if isolation == "uncommitted":
+        return False
+    raise InvalidConfig(f'isolation must be "committed" or "uncommitted", not {isolation!r}')

@@ -7,8 +7,8 @@ from typing import Any
 
 from sawlog import Log
 from sawlog.batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
+from sawlog.config import Isolation
 from sawlog.errors import RemoteUnavailable
-from sawlog.isolation import Isolation
 from sawlog.log.epochs import Epochs
 from sawlog.log.ingest import rows_of
 from sawlog.log.reader import Fetched

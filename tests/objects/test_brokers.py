@@ -29,7 +29,7 @@ from sawlog.broker.security.acls import Binding, Operation, Resource
 from sawlog.broker.security.credentials import StoredUsers
 from sawlog.broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
 from sawlog.clock import now_ms
-from sawlog.config import LogConfig
+from sawlog.config import Isolation, LogConfig
 from sawlog.errors import (
     BrokerError,
     Conflict,
@@ -39,7 +39,6 @@ from sawlog.errors import (
     OutOfOrderSequence,
     ProducerFenced,
 )
-from sawlog.isolation import Isolation
 from sawlog.log.producers import ProducerInfo
 from sawlog.log.reader import Fetched
 from sawlog.store.groups import Committed, OffsetChange

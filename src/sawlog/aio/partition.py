@@ -15,8 +15,7 @@ from typing import Literal, TypeVar
 
 from ..batch.inputs import HeadersInput, RecordInput
 from ..batch.kernel import Record
-from ..config import LogConfig
-from ..isolation import Isolation
+from ..config import Isolation, LogConfig
 from ..log.log import Log
 from ..storage import Directory
 from ..store.base import Partition

@@ -17,8 +17,8 @@ from typing import TypeVar
 from ..batch.inputs import HeadersInput, RecordInput
 from ..batch.kernel import Record
 from ..clock import Deadline
+from ..config import Isolation
 from ..errors import DirectoryLocked, LogClosed
-from ..isolation import Isolation
 from ..log.log import Log
 from ..store.base import Offsets, Position, Topic, check_sole, collected
 from ..store.directory.forwarding.forwarder import Forwarder

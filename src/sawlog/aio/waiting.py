@@ -29,7 +29,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 from ..batch.kernel import Record
 from ..clock import Deadline, Stopwatch
-from ..isolation import Isolation
+from ..config import Isolation
 from ..log.async_appends import in_thread, outcome, past_recall
 from ..log.log import Log
 from ..store.base import Partition

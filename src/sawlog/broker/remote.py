@@ -36,7 +36,7 @@ from ..batch.checksum import crc32c
 from ..batch.header import LAST, POSITION, SIZE, Rows, new_rows
 from ..batch.inputs import HeadersInput, RecordInput
 from ..clock import Deadline, milliseconds
-from ..config import LogConfig
+from ..config import Isolation, LogConfig, is_committed
 from ..errors import (
     BrokerTimeout,
     BrokerUnavailable,
@@ -50,7 +50,6 @@ from ..errors import (
     TopicNotFound,
     UserNotFound,
 )
-from ..isolation import Isolation, is_committed
 from ..log.encoding import recipe_of
 from ..log.ingest import rows_of
 from ..log.reader import Fetched

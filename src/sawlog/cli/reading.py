@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal
 
 from ..batch.kernel import Record
 from ..clock import Deadline
+from ..config import Isolation
 from ..display import counted
 from ..errors import CorruptBatch, GroupActive, GroupNotFound, OffsetOutOfRange
-from ..isolation import Isolation
 from ..store.base import Partition
 from .output import note
 from .places import NamedLog, OpenLogs, open_any, open_logs

@@ -30,10 +30,9 @@ from ..batch.inputs import HeadersInput, RecordInput, TableInput
 from ..batch.kernel import Record
 from ..clock import milliseconds, now_ms
 from ..closing import Closing
-from ..config import DAY_MS, MAX_OFFSET, LogConfig, MaintenanceConfig, whole_number
+from ..config import DAY_MS, MAX_OFFSET, Isolation, LogConfig, MaintenanceConfig, is_committed, whole_number
 from ..display import counted, size_text
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, SawlogError
-from ..isolation import Isolation, is_committed
 from ..storage import Directory, MemoryDirectory
 from ..store.base import Partition, SegmentInfo
 from . import checkpoint, compaction, ingest, maintenance, retention, tiering

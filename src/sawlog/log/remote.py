@@ -32,8 +32,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..batch.header import Rows
+from ..config import Isolation
 from ..errors import CorruptFile, DataLoss
-from ..isolation import Isolation
 from ..storage import Directory
 from ..storage.checksummed import TitledFile, parsing
 from .epochs import Epochs

@@ -34,9 +34,8 @@ from typing import TYPE_CHECKING, Never
 
 from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH, Rows
 from ..clock import rechecks
-from ..config import LogConfig
+from ..config import Isolation, LogConfig, is_committed
 from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, RemoteUnavailable, StorageError
-from ..isolation import Isolation, is_committed
 from ..storage import Directory
 from ..store.base import Partition, PlannedSlice, SliceReader
 from .batches import Chunk

@@ -25,8 +25,8 @@ from ..addresses import is_address
 from ..batch.compression import CODECS, check_level
 from ..batch.text import parse_json
 from ..clock import milliseconds
+from ..config import Isolation
 from ..errors import InvalidConfig
-from ..isolation import Isolation
 from ..store.objects.bucket.connecting import is_option
 
 #: The key for everything but offsets in a position (see subscription.py).

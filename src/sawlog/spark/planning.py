@@ -42,8 +42,8 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 
+from ..config import Isolation
 from ..errors import DataLoss, TopicNotFound
-from ..isolation import Isolation
 from ..log import slices
 from ..store.base import Partition, PlannedSlice, Topic, TopicPartition
 from .options import ReadOptions

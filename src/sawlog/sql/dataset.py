@@ -28,8 +28,8 @@ import pyarrow.dataset as ds
 
 from ..batch.arrow import schema as record_schema
 from ..clock import in_utc
+from ..config import Isolation
 from ..errors import DataLoss, InvalidRecord, MissingPackage
-from ..isolation import Isolation
 from ..schemas import Schema, parse
 from ..schemas.columns import arrow_type, decode
 from ..store.base import Topic

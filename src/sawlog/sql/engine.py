@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ..config import Isolation
 from ..errors import MissingPackage, QueryFailed, SawlogError, TableNotFound
-from ..isolation import Isolation
 from ..schemas.types import Schema
 from ..storage.forking import forkable, this_process
 from ..store.base import Store

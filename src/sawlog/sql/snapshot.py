@@ -21,8 +21,8 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from ..config import Isolation
 from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
-from ..isolation import Isolation
 from ..store.base import Partition, PlannedSlice, SliceReader, Topic
 from .filters import Bounds, IntRange
 

@@ -59,6 +59,7 @@ from .. import background
 from ..batch.kernel import Record, RecordCursor
 from ..clock import Deadline, PollBackoff
 from ..closing import OneShotEvent
+from ..config import Isolation, is_committed
 from ..errors import (
     DirectoryLocked,
     GroupError,
@@ -69,7 +70,6 @@ from ..errors import (
     StorageError,
     TopicNotFound,
 )
-from ..isolation import Isolation, is_committed
 from ..storage.forking import forkable
 from .base import Partition, Store, Topic, TopicPartition
 from .consumer_options import checked_ms, checked_start, checked_topics

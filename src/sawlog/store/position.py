@@ -21,8 +21,8 @@ from typing import Literal, get_args
 
 from ..batch.kernel import RecordCursor
 from ..clock import Deadline, rechecks
+from ..config import Isolation
 from ..errors import InvalidConfig, OffsetOutOfRange, PositionLost, TopicNotFound
-from ..isolation import Isolation
 from .base import Partition, Topic, TopicPartition
 
 OnLost = Literal["earliest", "latest", "error"]

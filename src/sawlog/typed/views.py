@@ -23,8 +23,8 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
 from ..batch.kernel import Record
 from ..clock import milliseconds
+from ..config import Isolation
 from ..errors import DecodeFailed, InvalidConfig
-from ..isolation import Isolation
 from ..store.base import Partition, Store, Topic
 from ..store.consumer import Consumer
 from .codec import BadRecords, Codec, TypedRecord

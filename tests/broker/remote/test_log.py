@@ -10,7 +10,7 @@ import sawlog
 from sawlog.batch.build import Producer, encode
 from sawlog.batch.header import scan, visible_batches
 from sawlog.broker.remote import RemotePartition, RemoteStore, RemoteTopic, whole_batches
-from sawlog.isolation import Isolation
+from sawlog.config import Isolation
 from sawlog.log.reader import Fetched
 from sawlog.testing import Broker
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from sawlog import Log, LogConfig, Record
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
+from sawlog.config import Isolation
 from sawlog.errors import SawlogError
-from sawlog.isolation import Isolation
 
 from ..places import FilePlace
 from ..transactional import send

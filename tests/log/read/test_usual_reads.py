@@ -15,8 +15,8 @@ import pytest
 
 from sawlog import Log, Record
 from sawlog.batch.header import BatchHeader, scan
+from sawlog.config import Isolation
 from sawlog.errors import CorruptBatch, LogClosed, OffsetOutOfRange, RecordRemoved
-from sawlog.isolation import Isolation
 from sawlog.log.reader import Fetched
 from sawlog.storage.file import FileStorage
 from sawlog.store.directory.store import DirectoryStore

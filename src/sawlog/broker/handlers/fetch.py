@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any
 
+from ...config import Isolation
 from ...errors import CorruptBatch, OffsetOutOfRange, SawlogError
-from ...isolation import Isolation
 from ...log.reader import Fetched
 from ...storage.counters import count_damage
 from ...storage.mapped import copied_bytes

@@ -27,7 +27,7 @@ from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, Rows, visible_batch
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...batch.kernel import Record
 from ...clock import Deadline, PollBackoff, milliseconds, now_ms, pause
-from ...config import LogConfig, whole_number
+from ...config import Isolation, LogConfig, is_committed, whole_number
 from ...display import html_block, records_html, render_soon
 from ...errors import (
     AmbiguousAppend,
@@ -42,7 +42,6 @@ from ...errors import (
     StreamAborted,
     StreamTooLong,
 )
-from ...isolation import Isolation, is_committed
 from ...log.appender import Placement
 from ...log.encoding import recipe_of
 from ...log.ingest import rows_of

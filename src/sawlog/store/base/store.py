@@ -18,9 +18,9 @@ from typing import (
 from ... import background
 from ...batch.inputs import RecordInput
 from ...closing import Closing
+from ...config import Isolation
 from ...display import render_soon
 from ...errors import CorruptFile, InvalidConfig, LogClosed, SawlogError, StorageError, TopicNotFound
-from ...isolation import Isolation
 from ..descriptions import store_html
 from ..settings import TopicChanges, TopicSettings
 from .partition import unsupported

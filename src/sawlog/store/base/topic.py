@@ -20,10 +20,9 @@ from ...batch.header import DEFAULT_COLUMNS
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...batch.kernel import Record
 from ...clock import milliseconds
-from ...config import LogConfig
+from ...config import Isolation, LogConfig
 from ...display import render_soon
 from ...errors import DataLoss, InvalidRecord
-from ...isolation import Isolation
 from ...log.encoding import recipe_of
 from ...log.reader import ARROW_ROWS
 from ...log.writer import BATCH_BYTES, Writer

@@ -24,10 +24,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
-from ...config import LogConfig
+from ...config import Isolation, LogConfig
 from ...display import counted, size_text
 from ...errors import DirectoryLocked, LogClosed, SawlogError
-from ...isolation import Isolation
 from ...log import slices
 from ...log.log import Log
 from ...log.maintenance import MaintenanceReport

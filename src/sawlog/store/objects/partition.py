@@ -19,10 +19,9 @@ from ...batch.build import MAX_BATCH_BYTES, EncoderOptions
 from ...batch.header import BASE, COUNT, LAST, POSITION, Rows, visible_batches
 from ...batch.read import decode
 from ...clock import Deadline, milliseconds
-from ...config import LogConfig, whole_number
+from ...config import Isolation, LogConfig, is_committed, whole_number
 from ...display import counted, size_text
 from ...errors import CorruptBatch, DataLoss, InvalidRecordType, OffsetOutOfRange, SawlogError, StorageError
-from ...isolation import Isolation, is_committed
 from ...log.encoding import recipe_of
 from ...log.ingest import checked_rows
 from ...log.reader import Fetched

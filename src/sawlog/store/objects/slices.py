@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...batch.header import BASE, COUNT, LAST, Rows
-from ...config import LogConfig
+from ...config import Isolation, LogConfig, is_committed
 from ...errors import CorruptBatch, DataLoss, StorageError, TopicNotFound
-from ...isolation import Isolation, is_committed
 from ...log.ingest import rows_of
 from ...log.slices import fail
 from ...log.transactions import AbortedTransaction, aborted_rows

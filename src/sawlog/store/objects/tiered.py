@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...batch.header import Rows
-from ...config import LogConfig
+from ...config import Isolation, LogConfig
 from ...errors import CorruptData, DataLoss, OffsetOutOfRange, RemoteUnavailable, StorageError, TopicNotFound
-from ...isolation import Isolation
 from ...log.epochs import Epochs
 from ...log.reader import Fetched
 from ...log.remote import RemoteRun, RemoteSegments, ReplicaStatus

@@ -12,10 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from ...batch.build import Encoder, EncoderOptions
-from ...config import LogConfig
+from ...config import Isolation, LogConfig
 from ...display import counted, size_text
 from ...errors import TopicNotFound
-from ...isolation import Isolation
 from ...log.ingest import rows_of
 from ...log.maintenance import MaintenanceReport
 from ...log.summaries import Blocks

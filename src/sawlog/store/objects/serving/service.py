@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ....batch.header import ATTRIBUTES, CONTROL_BIT, PRODUCER_EPOCH, PRODUCER_ID, TRANSACTIONAL_BIT, Rows
-from ....config import LogConfig
+from ....config import Isolation, LogConfig, is_committed
 from ....errors import GroupError, TopicNotFound
-from ....isolation import Isolation, is_committed
 from ....log.ingest import checked_rows, rows_of, stamp_batches
 from ....log.producers import ProducerInfo
 from ....log.reader import Fetched
