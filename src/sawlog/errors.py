@@ -99,6 +99,13 @@ class SawlogError(Exception):
     """Base class of every error that sawlog raises on purpose."""
 
 
+class _NotFound(KeyError):
+    """A `KeyError` that is displayed without quotes around its message."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
 class InvalidConfig(SawlogError, ValueError):
     """An invalid setting; the message names the field and the valid values."""
 
@@ -407,22 +414,16 @@ class InvalidTopicName(SawlogError, ValueError):
     """Not a valid topic name; the message says which names are valid."""
 
 
-class TopicNotFound(SawlogError, KeyError):
+class TopicNotFound(SawlogError, _NotFound):
     """No topic or partition with that name."""
-
-    def __str__(self) -> str:  # KeyError would show the repr of the message
-        return str(self.args[0]) if self.args else ""
 
 
 class TopicExists(SawlogError, FileExistsError):
     """A topic of that name exists, or one whose name differs only in case."""
 
 
-class SnapshotNotFound(SawlogError, KeyError):
+class SnapshotNotFound(SawlogError, _NotFound):
     """No snapshot with that name."""
-
-    def __str__(self) -> str:  # KeyError would show the repr of the message
-        return str(self.args[0]) if self.args else ""
 
 
 class SnapshotExists(SawlogError, FileExistsError):
@@ -433,11 +434,8 @@ class GroupError(SawlogError):
     """Base class of errors about consumers and consumer groups."""
 
 
-class GroupNotFound(GroupError, KeyError):
+class GroupNotFound(GroupError, _NotFound):
     """No consumer has committed or joined under that group name."""
-
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
 
 
 class GroupActive(GroupError):
@@ -515,11 +513,8 @@ class Unencodable(WireError):
     """A message does not match its schema: an unknown field, a wrong type, or null where it is not allowed."""
 
 
-class UserNotFound(SawlogError, KeyError):
+class UserNotFound(SawlogError, _NotFound):
     """No user with that name."""
-
-    def __str__(self) -> str:  # KeyError would show the repr of the message
-        return str(self.args[0]) if self.args else ""
 
 
 class BrokerError(SawlogError):
@@ -541,13 +536,9 @@ class AuthenticationFailed(BrokerError, PermissionError):
 class BrokerRefused(BrokerError):
     """The broker answered with an error that has no class of its own; `code` and `name` are Kafka's."""
 
-    def __init__(self, message: str, *, code: int = -1, name: str = "UNKNOWN_SERVER_ERROR") -> None:
+    def __init__(self, message: str, code: int = -1, name: str = "UNKNOWN_SERVER_ERROR") -> None:
         self.code, self.name = code, name
         super().__init__(message)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _refused, (str(self), self.code, self.name)
-
-
-def _refused(message: str, code: int, name: str) -> BrokerRefused:
-    return BrokerRefused(message, code=code, name=name)
+        return type(self), (str(self), self.code, self.name)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import AuthenticationFailed
 from ..storage.mapped import copied_bytes
 from .buffers import HIGH_WATER_BYTES, MIN_REQUEST_BYTES, FrameReader, InvalidFrameSize, SendQueue
-from .error_responses import code_of, message_of, refusal
+from .error_responses import code_of, known_code_of, message_of, refusal
 from .handlers import Body, Context
 from .limits import ProgressSample, ProgressTracker, is_closed, prepare
 from .security.authentication import BEFORE_AUTHENTICATION, LINGER_S, Session
@@ -372,7 +372,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             # The client would not notice otherwise.
             self.refuse("acks", f"a request without acknowledgement failed: {error}")
             return
-        self._finish(slot, refusal(slot.header.api_key, slot.request, error), error)
+        self._finish(slot, refusal(slot.header.api_key, slot.request, known_code_of(error, slot.header)), error)
 
     def _count_errors(self, slot: _Slot, body: Body, error: Exception | None) -> None:
         """Count every error code of a response, and log each kind once a minute. Some versions of a response have no

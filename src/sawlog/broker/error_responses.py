@@ -6,7 +6,7 @@ see `refusal`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from .. import errors
 from .handlers import Body, KafkaError
@@ -227,6 +227,7 @@ _REFUSALS: dict[Key, _Refuse] = {
         _whole(results_by_transaction=()),
         _nested("v3_and_below_topics", "results_by_topic_v3_and_below", ("name",), _NUMBERS),
     ),
+    Key.INIT_PRODUCER_ID: _whole(producer_id=-1, producer_epoch=-1),
     Key.CREATE_TOPICS: _each("topics", "topics", "name"),
     Key.DELETE_TOPICS: _delete_topics,
     Key.CREATE_PARTITIONS: _each("topics", "results", "name"),
@@ -259,6 +260,22 @@ _REFUSALS: dict[Key, _Refuse] = {
 }
 
 
-def refusal(key: int, request: Body, error: BaseException) -> Body:
+def refusal(key: int, request: Body, code: ErrorCode) -> Body:
     """Return the response to a request that failed as a whole."""
-    return _REFUSALS.get(Key(key), _whole())(request, code_of(error, key))
+    return _REFUSALS.get(Key(key), _whole())(request, code)
+
+
+async def answer_each(
+    items: Iterable[Body], names: tuple[str, ...], complete: Callable[[Body, Body], Awaitable[None]]
+) -> list[Body]:
+    """Answer each element of a list in a request. The answer begins with the fields `names` of the element, and
+    `complete(element, answer)` adds the others. An error concerns only one element."""
+    answers: list[Body] = []
+    for item in items:
+        answer = {**_copied(item, names), "error_code": ErrorCode.NONE, "error_message": None}
+        try:
+            await complete(item, answer)
+        except errors.SawlogError as error:
+            answer.update(error_code=code_of(error), error_message=message_of(error))
+        answers.append(answer)
+    return answers

@@ -24,7 +24,6 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .buffers import READ_BUFFER_BYTES, MemoryBudget, WriteScheduler
@@ -107,17 +106,6 @@ class RateLimitedLog:
             window.suppressed = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionTimeouts:
-    """Timeouts of a connection."""
-
-    first_frame_s: float
-    frame_s: float
-    idle_s: float
-    #: A frame may take longer than `frame_s` if its bytes arrive at this rate.
-    frame_bytes_per_s: int
-
-
 #: Bytes of unread responses of one connection above which its next request is not answered.
 _UNREAD_BYTES_MAX = 4 << 20
 #: Minimum size limit of a fetch response while the budget is nearly used up.
@@ -130,7 +118,7 @@ class Limits:
     def __init__(
         self, config: BrokerConfig, metrics: Metrics, loop: asyncio.AbstractEventLoop, descriptors: int
     ) -> None:
-        self._config = config
+        self.config = config
         self._metrics = metrics
         self.rate_limited_log = RateLimitedLog(loop.time)
         # The largest allowed request must fit.
@@ -139,12 +127,6 @@ class Limits:
         self.unread_bytes = min(max(self.budget.max_bytes >> 5, _FETCH_BYTES_MIN), _UNREAD_BYTES_MAX)
         #: All connections read into it.
         self.read_buffer = bytearray(READ_BUFFER_BYTES)
-        self.timeouts = ConnectionTimeouts(
-            config.first_frame_timeout_s,
-            config.frame_timeout_s,
-            config.idle_timeout_s,
-            config.min_frame_bytes_per_s,
-        )
         # Partition files need descriptors as well.
         self._max_connections = max(min(config.max_connections, descriptors * 3 // 4), 1)
         self._by_address: Counter[str] = Counter()
@@ -154,12 +136,12 @@ class Limits:
 
     def frame_bytes(self, is_authenticated: bool) -> int:
         """Return the maximum request size. Without a SASL mechanism, every client counts as authenticated."""
-        most = self._config.max_request_bytes
-        return most if is_authenticated else min(most, self._config.max_unauthenticated_request_bytes)
+        most = self.config.max_request_bytes
+        return most if is_authenticated else min(most, self.config.max_unauthenticated_request_bytes)
 
     def fetch_bytes(self, asked: int) -> int:
         """Return the maximum size of a fetch response, which shrinks as unread responses fill the budget."""
-        return min(asked, self._config.max_fetch_bytes, max(self.budget.available_bytes() >> 2, _FETCH_BYTES_MIN))
+        return min(asked, self.config.max_fetch_bytes, max(self.budget.available_bytes() >> 2, _FETCH_BYTES_MIN))
 
     # --- connections
 
@@ -168,7 +150,7 @@ class Limits:
         if self._total >= self._max_connections:
             self.refuse("connections", address, f"{self._total:,} connections are open, the maximum")
             return False
-        if self._by_address[address] >= self._config.max_connections_per_address:
+        if self._by_address[address] >= self.config.max_connections_per_address:
             count = self._by_address[address]
             self.refuse("address", address, f"{count:,} connections from this address are open, the maximum")
             return False
@@ -259,7 +241,7 @@ class ProgressTracker:
         #: Seconds without bytes received or sent.
         self._idle_s = 0.0
 
-    def check(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
+    def check(self, sample: ProgressSample, elapsed_s: float, config: BrokerConfig) -> tuple[str, str] | None:
         """Check the connection again. If it should be closed, return the reason as a keyword and as a sentence."""
         moved_bytes = sample.read_bytes + sample.partial_bytes
         self.is_slow = (
@@ -273,25 +255,25 @@ class ProgressTracker:
                 self._request_s = 0.0
             self._requests, self._read_bytes, self._idle_s = sample.requests, sample.read_bytes, 0.0
         if sample.unread_bytes:
-            return self._unread(sample, elapsed_s, timeouts)
+            return self._unread(sample, elapsed_s, config)
         if not sample.is_reading or sample.is_busy:
             self._idle_s = 0.0
             return None
         if sample.partial_bytes or not sample.requests:
-            return self._late(sample, elapsed_s, timeouts)
+            return self._late(sample, elapsed_s, config)
         self._idle_s += elapsed_s
-        return ("idle", f"no request for {self._idle_s:.0f} s") if self._idle_s >= timeouts.idle_s else None
+        return ("idle", f"no request for {self._idle_s:.0f} s") if self._idle_s >= config.idle_timeout_s else None
 
-    def _unread(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
+    def _unread(self, sample: ProgressSample, elapsed_s: float, config: BrokerConfig) -> tuple[str, str] | None:
         self._idle_s += elapsed_s
-        if self._idle_s < timeouts.idle_s:
+        if self._idle_s < config.idle_timeout_s:
             return None
         return "unread", f"{sample.unread_bytes:,} bytes of responses were not read for {self._idle_s:.0f} s"
 
-    def _late(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
+    def _late(self, sample: ProgressSample, elapsed_s: float, config: BrokerConfig) -> tuple[str, str] | None:
         self._request_s += elapsed_s
-        allowed = timeouts.frame_s if sample.requests else timeouts.first_frame_s
-        if self._request_s < max(allowed, sample.expected_bytes / timeouts.frame_bytes_per_s):
+        allowed = config.frame_timeout_s if sample.requests else config.first_frame_timeout_s
+        if self._request_s < max(allowed, sample.expected_bytes / config.min_frame_bytes_per_s):
             return None
         if not sample.partial_bytes:
             return "silent", f"no first request within {self._request_s:.0f} s"
@@ -310,8 +292,8 @@ class ConnectionMonitor:
     def __init__(self, limits: Limits, connections: Callable[[], Iterable[ClientConnection]]) -> None:
         self._limits = limits
         self._connections = connections
-        timeouts = limits.timeouts
-        shortest = min(timeouts.first_frame_s, timeouts.frame_s, timeouts.idle_s)
+        config = limits.config
+        shortest = min(config.first_frame_timeout_s, config.frame_timeout_s, config.idle_timeout_s)
         self._every_s = min(max(shortest / 4, _SHORTEST_S), _LONGEST_S)
         self._waited_s = 0.0
 
@@ -328,7 +310,7 @@ class ConnectionMonitor:
             if connection.is_gone:
                 connection.abort()
                 continue
-            late = connection.progress.check(connection.sample(), self._every_s, limits.timeouts)
+            late = connection.progress.check(connection.sample(), self._every_s, limits.config)
             if late is not None:
                 connection.refuse(*late)
         limits.rate_limited_log.report_suppressed()

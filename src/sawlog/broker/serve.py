@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from os import PathLike
-from typing import Any
 
 from ..addresses import is_address
 from ..storage.system import allow_more_descriptors
@@ -15,7 +14,7 @@ from ..store.base import Store
 from ..store.opening import open_store
 from .broker import Broker
 from .config import Address, BrokerConfig
-from .security.tls import TlsFiles
+from .security.tls import load_context
 
 #: Called when the broker is ready, with the broker and the address of its metrics.
 Ready = Callable[[Broker, Address | None], None]
@@ -42,7 +41,7 @@ async def _serve(data: str | PathLike[str], config: BrokerConfig, ready: Ready) 
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, ended.set)
-    async with running(data, config, ready) as broker:
+    async with running(data, config, ready) as (broker, _):
         if broker.authenticator.tls is not None:
             loop.add_signal_handler(signal.SIGHUP, broker.reload)
         await ended.wait()
@@ -56,41 +55,28 @@ def _opened(data: str | PathLike[str], config: BrokerConfig) -> Store:
     return open_store(data, maintenance_interval_s=config.maintenance_interval_s, lock_timeout=0)
 
 
-class running:
-    """Context manager that runs a broker: `async with running("data", config) as broker`."""
-
-    def __init__(self, data: str | PathLike[str], config: BrokerConfig, ready: Ready | None = None) -> None:
-        self._data = data
-        self._config = config
-        self._ready = ready
-        self._stack = AsyncExitStack()
-        #: The served store.
-        self.store: Any = None
-
-    async def __aenter__(self) -> Broker:
-        config = self._config
+@asynccontextmanager
+async def running(
+    data: str | PathLike[str], config: BrokerConfig, ready: Ready = lambda broker, metrics: None
+) -> AsyncIterator[tuple[Broker, Store]]:
+    """Run a broker, and yield it with the store that it serves."""
+    if config.metrics is not None:
+        from .monitoring import HttpServer  # needs prometheus-client: fail before opening the store
+    if config.tls_certificate is not None:
+        await asyncio.to_thread(load_context, config)  # fail on invalid files before opening the store
+    async with AsyncExitStack() as stack:
+        store = await asyncio.to_thread(_opened, data, config)
+        stack.push_async_callback(asyncio.to_thread, store.close)
+        service = store._serve()
+        stack.push_async_callback(asyncio.to_thread, service.close)
+        broker = Broker(service, config)
+        stack.push_async_callback(broker.stop)
+        await broker.start()
+        metrics = None
         if config.metrics is not None:
-            from .monitoring import HttpServer  # needs prometheus-client: fail before opening the store
-        if (files := TlsFiles.of(config)) is not None:
-            await asyncio.to_thread(files.load)  # fail on invalid files before opening the store
-        async with AsyncExitStack() as stack:
-            store = await asyncio.to_thread(_opened, self._data, config)
-            stack.push_async_callback(asyncio.to_thread, store.close)
-            self.store = store
-            service = store._serve()
-            stack.push_async_callback(asyncio.to_thread, service.close)
-            broker = Broker(service, config)
-            stack.push_async_callback(broker.stop)
-            await broker.start()
-            http = None
-            if config.metrics is not None:
-                http = HttpServer(broker, config.metrics)
-                stack.push_async_callback(http.stop)
-                await http.start()
-            if self._ready is not None:
-                self._ready(broker, None if http is None else http.listening)
-            self._stack = stack.pop_all()
-        return broker
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._stack.aclose()
+            http = HttpServer(broker, config.metrics)
+            stack.push_async_callback(http.stop)
+            await http.start()
+            metrics = http.listening
+        ready(broker, metrics)
+        yield broker, store

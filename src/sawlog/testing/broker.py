@@ -31,14 +31,14 @@ from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ..batch.kernel import Record
 from ..broker.broker import Broker as _Broker
 from ..broker.config import Address, BrokerConfig, changed
 from ..broker.connection import ClientConnection
 from ..broker.error_responses import refusal
-from ..broker.handlers import Answer, Body, Context, Handler, KafkaError
+from ..broker.handlers import Answer, Body, Context, Handler
 from ..broker.security.credentials import StoredUsers
 from ..broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
 from ..broker.serve import new_loop, running
@@ -120,7 +120,7 @@ class Faults:
             raise InvalidConfig(f"Kafka has no error {error!r}; an example is NOT_LEADER_OR_FOLLOWER") from None
 
         def act(connection: ClientConnection, context: Context, handler: Handler, request: Body) -> Answer:
-            return refusal(context.header.api_key, request, KafkaError(code))
+            return refusal(context.header.api_key, request, code)
 
         self._add(api, act, nth, times)
 
@@ -260,9 +260,8 @@ class Broker:
             self._started.set()
 
     async def _serve(self) -> None:
-        serving = running(self.directory, self._config)
-        async with serving as broker:
-            self._store = serving.store
+        async with running(self.directory, self._config) as (broker, store):
+            self._store = cast(DirectoryStore, store)
             broker.server.fault_for = self._fault_for
             self._loop, self._broker, self._end = broker.loop, broker, asyncio.Event()
             self._started.set()

@@ -24,7 +24,8 @@ from sawlog.broker.buffers import (
     SendQueue,
     WriteScheduler,
 )
-from sawlog.broker.limits import ConnectionTimeouts, ProgressSample, ProgressTracker, RateLimitedLog
+from sawlog.broker.config import BrokerConfig
+from sawlog.broker.limits import ProgressSample, ProgressTracker, RateLimitedLog
 
 from ...looping import for_each
 
@@ -324,7 +325,7 @@ def test_a_length_that_cannot_be_is_refused_and_says_what_it_looks_like(
 
 # --- time
 
-PATIENCE = ConnectionTimeouts(first_frame_s=10, frame_s=30, idle_s=600, frame_bytes_per_s=1000)
+PATIENCE = BrokerConfig(first_frame_timeout_s=10, frame_timeout_s=30, idle_timeout_s=600, min_frame_bytes_per_s=1000)
 NEW = ProgressSample(
     requests=0, partial_bytes=0, expected_bytes=0, is_reading=True, is_busy=False, read_bytes=0, unread_bytes=0
 )

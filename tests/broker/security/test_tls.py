@@ -19,7 +19,7 @@ import pytest
 
 from sawlog.broker.config import BrokerConfig, changed
 from sawlog.broker.security import tls
-from sawlog.broker.security.tls import TlsFiles
+from sawlog.broker.security.tls import load_context
 from sawlog.broker.serve import serve
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import InvalidConfig
@@ -338,9 +338,7 @@ def test_sighup_reloads_the_certificate(authority: Authority, live: Files, tmp_p
 
 def load(**given: Any) -> ssl.SSLContext:
     """Load a certificate as a broker does at startup."""
-    files = TlsFiles.of(changed(BrokerConfig(), given))
-    assert files is not None
-    return files.load()
+    return load_context(changed(BrokerConfig(), given))
 
 
 def test_a_key_with_a_password_needs_the_password(authority: Authority, server: Files, tmp_path: Path) -> None:

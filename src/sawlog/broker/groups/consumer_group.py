@@ -327,8 +327,8 @@ class ConsumerGroup:
         made = ConsumerMember(
             member_id,
             instance_id,
-            DeadlineTimer(self._loop, lambda: self._expired(made, "its session expired")),
-            DeadlineTimer(self._loop, lambda: self._expired(made, "it did not give up partitions in time")),
+            DeadlineTimer(self._loop, lambda: self._remove(made, "its session expired")),
+            DeadlineTimer(self._loop, lambda: self._remove(made, "it did not give up partitions in time")),
         )
         return made
 
@@ -387,9 +387,6 @@ class ConsumerGroup:
         else:
             self._remove(member, "it leaves")
         return HeartbeatResponse(ErrorCode.NONE, None, member.id, beat.epoch)
-
-    def _expired(self, member: ConsumerMember, why: str) -> None:
-        self._remove(member, why)
 
     def remove(self, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
         """Remove members on behalf of an administrator: by id, or static ones by instance id."""

@@ -7,14 +7,15 @@ from dataclasses import fields
 from typing import Any
 
 from ...display import counted
-from ...errors import InvalidConfig, SawlogError, TopicExists
+from ...errors import InvalidConfig, TopicExists
 from ...store import settings
 from ...store.base import Topic
 from ...store.directory.topic_entry import TopicEntry
 from ..config import BrokerConfig
-from ..error_responses import code_of, message_of
+from ..error_responses import answer_each
 from ..partitions import id_of
 from ..wire.errors import ErrorCode, Key
+from ..wire.schema import NO_ID
 from . import Body, Context, KafkaError
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _GROUP = 2, 4, 8, 32
@@ -22,6 +23,8 @@ _TOPIC, _BROKER, _BROKER_LOGGER, _GROUP = 2, 4, 8, 32
 _FROM_TOPIC, _FROM_STATIC, _FROM_DEFAULT = 1, 4, 5
 _BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
+#: Fields that identify the owner of settings.
+_RESOURCE = ("resource_type", "resource_name")
 
 
 # --- topics
@@ -29,36 +32,27 @@ _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 
 async def create_topics(context: Context, request: Body) -> Body:
     """Create topics, each independently."""
-    names = [each["name"] for each in request["topics"]]
-    made = [
-        await _create(context, each, validate_only=request["validate_only"], twice=names.count(each["name"]) > 1)
-        for each in request["topics"]
-    ]
-    return {"topics": made}
+    broker, names = context.broker, [each["name"] for each in request["topics"]]
 
-
-async def _create(context: Context, asked: Body, *, validate_only: bool, twice: bool) -> Body:
-    made: Body = {"name": asked["name"], "error_code": ErrorCode.NONE, "error_message": None}
-    broker = context.broker
-    try:
-        if twice:
+    async def create(asked: Body, answer: Body) -> None:
+        name, answer["configs"] = asked["name"], None
+        if names.count(name) > 1:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
         partitions = _partitions_of(context, asked)
         given = {each["name"]: each["value"] for each in asked["configs"] if each["value"] is not None}
         _check_names(given)
-        if validate_only:
-            TopicEntry.new(asked["name"], partitions, given)
-            if asked["name"] in await broker.run(broker.store.topics):
-                raise TopicExists(f"the topic {asked['name']!r} already exists")
-            entry_settings: dict[str, settings.Value] = settings.check(given)
+        if request["validate_only"]:
+            TopicEntry.new(name, partitions, given)
+            if name in await broker.run(broker.store.topics):
+                raise TopicExists(f"the topic {name!r} already exists")
+            created = settings.check(given)
         else:
-            topic = await broker.create_topic(asked["name"], partitions, given)
-            made["topic_id"] = id_of(topic)
-            entry_settings = topic.settings
-        made.update(num_partitions=partitions, replication_factor=1, configs=_created(entry_settings))
-    except SawlogError as error:
-        made.update(error_code=code_of(error), error_message=message_of(error), configs=None)
-    return made
+            topic = await broker.create_topic(name, partitions, given)
+            answer["topic_id"] = id_of(topic)
+            created = topic.settings
+        answer.update(num_partitions=partitions, replication_factor=1, configs=_created(created))
+
+    return {"topics": await answer_each(request["topics"], ("name",), create)}
 
 
 def _created(given: dict[str, settings.Value]) -> list[Body]:
@@ -97,43 +91,32 @@ def _check_names(names: Iterable[str]) -> None:
 
 async def delete_topics(context: Context, request: Body) -> Body:
     """Delete topics by name or by id."""
-    asked = request["topics"] or [{"name": name, "topic_id": bytes(16)} for name in request["topic_names"] or ()]
-    return {"responses": [await _delete(context, each) for each in asked]}
+    partitions = context.broker.partitions
 
-
-async def _delete(context: Context, asked: Body) -> Body:
-    name, topic_id = asked["name"], asked["topic_id"]
-    made: Body = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE, "error_message": None}
-    try:
-        if topic_id != bytes(16):
+    async def delete(asked: Body, answer: Body) -> None:
+        name, topic_id = asked["name"], asked["topic_id"]
+        if topic_id != NO_ID:
             if name:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "give the name of a topic or its id, not both")
-            name = await context.broker.partitions.find_name(topic_id)
+            name = await partitions.find_name(topic_id)
             if name is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
-            made["name"] = name
+            answer["name"] = name
         elif name is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "neither the name of a topic nor its id is given")
-        made["topic_id"] = id_of(await context.broker.partitions.topic(name))
+        answer["topic_id"] = id_of(await partitions.topic(name))
         await context.broker.delete_topic(name)
-    except SawlogError as error:
-        made.update(error_code=code_of(error), error_message=message_of(error))
-    return made
+
+    asked = request["topics"] or [{"name": name, "topic_id": NO_ID} for name in request["topic_names"] or ()]
+    return {"responses": await answer_each(asked, ("name", "topic_id"), delete)}
 
 
 async def create_partitions(context: Context, request: Body) -> Body:
     """Add partitions to topics."""
-    results = [
-        await _grow(context, each, validate_only=request["validate_only"])
-        for each in {each["name"]: each for each in request["topics"]}.values()
-    ]
-    return {"results": results}
+    broker = context.broker
 
-
-async def _grow(context: Context, asked: Body, *, validate_only: bool) -> Body:
-    made: Body = {"name": asked["name"], "error_code": ErrorCode.NONE, "error_message": None}
-    broker, count, assignments = context.broker, asked["count"], asked["assignments"]
-    try:
+    async def grow(asked: Body, answer: Body) -> None:
+        count, assignments = asked["count"], asked["assignments"]
         topic = await broker.partitions.topic(asked["name"])
         if count <= topic.partitions:
             raise KafkaError(
@@ -145,12 +128,12 @@ async def _grow(context: Context, asked: Body, *, validate_only: bool) -> Body:
             or any(each["broker_ids"] != [broker.node_id] for each in assignments)
         ):
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one assignment, to this broker, per new partition")
-        if not validate_only:
+        if not request["validate_only"]:
             await broker.run(broker.store.alter_topic, topic.name, count, {})
             await broker.partitions.refresh(topic.name)
-    except SawlogError as error:
-        made.update(error_code=code_of(error), error_message=message_of(error))
-    return made
+
+    topics = {each["name"]: each for each in request["topics"]}.values()
+    return {"results": await answer_each(topics, ("name",), grow)}
 
 
 # --- settings
@@ -158,34 +141,29 @@ async def _grow(context: Context, asked: Body, *, validate_only: bool) -> Body:
 
 async def describe_configs(context: Context, request: Body) -> Body:
     """Return the settings of topics and of this broker, with their defaults and sources."""
-    return {"results": [await _describe(context, each, request) for each in request["resources"]]}
 
-
-async def _describe(context: Context, asked: Body, request: Body) -> Body:
-    kind, name = asked["resource_type"], asked["resource_name"]
-    made: Body = {"resource_type": kind, "resource_name": name, "error_code": ErrorCode.NONE, "configs": []}
-    try:
+    async def describe(asked: Body, answer: Body) -> None:
+        kind, name, wanted = asked["resource_type"], asked["resource_name"], asked["configuration_keys"]
         if kind == _TOPIC:
             topic = await context.broker.partitions.topic(name)
-            rows = _rows(topic.settings, asked["configuration_keys"])
+            rows = _rows(topic.settings, wanted)
         elif kind == _BROKER:
             _check_node(context, name)
-            rows = _broker_rows(context, asked["configuration_keys"])
+            rows = _broker_rows(context, wanted)
         elif kind == _BROKER_LOGGER:
             _check_node(context, name)
             rows = []
         elif kind == _GROUP:
-            rows = _setting_rows(_values(context, _GROUP_NAMES), asked["configuration_keys"])
+            rows = _setting_rows(_values(context, _GROUP_NAMES), wanted)
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
         if not request["include_synonyms"]:
             rows = [{**row, "synonyms": []} for row in rows]
         if not request["include_documentation"]:
             rows = [{**row, "documentation": None} for row in rows]
-        made["configs"] = rows
-    except SawlogError as error:
-        made.update(error_code=code_of(error), error_message=message_of(error))
-    return made
+        answer["configs"] = rows
+
+    return {"results": await answer_each(request["resources"], _RESOURCE, describe)}
 
 
 def _check_node(context: Context, name: str) -> None:
@@ -326,32 +304,28 @@ def _setting_rows(values: dict[str, tuple[Any, Any]], wanted: list[str] | None) 
 
 async def alter_configs(context: Context, request: Body) -> Body:
     """Replace all settings of topics."""
-    return {"responses": [await _alter(context, each, request, _replaced) for each in request["resources"]]}
+    return await _alter(context, request, _replaced)
 
 
 async def incremental_alter_configs(context: Context, request: Body) -> Body:
     """Change some settings of topics."""
-    return {"responses": [await _alter(context, each, request, _changes) for each in request["resources"]]}
+    return await _alter(context, request, _changes)
 
 
-async def _alter(
-    context: Context, asked: Body, request: Body, changes_of: Callable[[Topic, list[Body]], dict[str, object]]
-) -> Body:
-    kind, name = asked["resource_type"], asked["resource_name"]
-    made: Body = {"resource_type": kind, "resource_name": name, "error_code": ErrorCode.NONE, "error_message": None}
+async def _alter(context: Context, request: Body, changes_of: Callable[[Topic, list[Body]], dict[str, object]]) -> Body:
     broker = context.broker
-    try:
-        if kind != _TOPIC:
+
+    async def alter(asked: Body, answer: Body) -> None:
+        if asked["resource_type"] != _TOPIC:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed while it runs")
-        topic = await broker.partitions.topic(name)
+        topic = await broker.partitions.topic(asked["resource_name"])
         changes = changes_of(topic, asked["configs"])
         _check_names(changes)
         settings.changed(topic.settings, changes)  # raises before anything is changed
         if not request["validate_only"]:
-            await broker.alter_topic(name, changes)
-    except SawlogError as error:
-        made.update(error_code=code_of(error), error_message=message_of(error))
-    return made
+            await broker.alter_topic(topic.name, changes)
+
+    return {"responses": await answer_each(request["resources"], _RESOURCE, alter)}
 
 
 def _replaced(topic: Topic, configs: list[Body]) -> dict[str, object]:

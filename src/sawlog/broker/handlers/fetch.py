@@ -26,7 +26,6 @@ from . import Answer, Body, Context, KafkaError
 
 _logger = logging.getLogger("sawlog.broker")
 
-_NO_ID = bytes(16)
 #: From this version on, topics are named by id.
 _BY_ID_FROM = 13
 

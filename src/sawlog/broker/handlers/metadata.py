@@ -20,10 +20,9 @@ from ..partitions import id_of
 from ..security.acls import CLUSTER_NAME, Operation, Resource
 from ..security.authorizer import identity_of
 from ..wire.errors import ErrorCode, Key
-from ..wire.schema import NOT_ASKED
+from ..wire.schema import NO_ID, NOT_ASKED
 from . import Body, Context, KafkaError
 
-NO_ID = bytes(16)
 #: From this version on, the response about an unknown id has no name; before, the name cannot be null.
 _UNNAMED_FROM = 12
 #: Minimum and maximum level of each feature; the maximum is in force.

@@ -25,6 +25,7 @@ from ...log.ingest import checked_rows
 from ..error_responses import known_code_of, message_of
 from ..partitions import ServedPartition, TopicLimits
 from ..wire.errors import ErrorCode, Key
+from ..wire.schema import NO_ID
 from . import Answer, Body, Context, KafkaError
 
 #: Of a batch's header: length, magic, attributes, last offset delta, first and largest timestamp, the producer's id,
@@ -35,7 +36,6 @@ _COMPRESSION, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
 _ZSTD = 4
 #: From this version on, a client can read zstd.
 _ZSTD_FROM = 7
-_NO_ID = bytes(16)
 
 
 def produce(context: Context, request: Body) -> Answer:
@@ -92,7 +92,7 @@ class _Pending:
         return missing
 
     def _name_of(self, topic: Body) -> str | None:
-        if topic["topic_id"] == _NO_ID:
+        if topic["topic_id"] == NO_ID:
             return str(topic["name"])
         return self._context.broker.partitions.name_of(topic["topic_id"])
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from ...clock import now_ms
 from ...errors import SawlogError
 from ...store.base import Partition
-from ..error_responses import code_of, known_code_of, message_of
+from ..error_responses import answer_each, known_code_of
 from ..groups.stored import NewOffset
 from ..transactions import TransactionState
 from ..wire.errors import ErrorCode, Key
@@ -19,12 +19,9 @@ from . import Body, Context, KafkaError
 async def init_producer_id(context: Context, request: Body) -> Body:
     """Return an id for an idempotent producer, or the next epoch of a transactional one."""
     known = request["producer_id"], request["producer_epoch"]
-    try:
-        producer_id, epoch = await context.broker.transactions.init_producer(
-            request["transactional_id"], request["transaction_timeout_ms"], known
-        )
-    except SawlogError as error:
-        return {"error_code": known_code_of(error, context.header), "producer_id": -1, "producer_epoch": -1}
+    producer_id, epoch = await context.broker.transactions.init_producer(
+        request["transactional_id"], request["transaction_timeout_ms"], known
+    )
     return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": epoch}
 
 
@@ -63,12 +60,9 @@ async def _add(context: Context, asked: Body) -> list[Body]:
 
 async def add_offsets_to_txn(context: Context, request: Body) -> Body:
     """Add a group to a transaction."""
-    try:
-        await context.broker.transactions.add_offsets(
-            request["transactional_id"], request["producer_id"], request["producer_epoch"], request["group_id"]
-        )
-    except SawlogError as error:
-        return {"error_code": known_code_of(error, context.header)}
+    await context.broker.transactions.add_offsets(
+        request["transactional_id"], request["producer_id"], request["producer_epoch"], request["group_id"]
+    )
     return {"error_code": ErrorCode.NONE}
 
 
@@ -99,7 +93,7 @@ async def txn_offset_commit(context: Context, request: Body) -> Body:
         codes = await context.broker.transactions.commit_offsets(
             request["transactional_id"], producer_id, request["producer_epoch"], group, offsets, stage
         )
-    except SawlogError as error:
+    except SawlogError as error:  # of these topics only: authorization may have refused others
         codes = dict.fromkeys(offsets, known_code_of(error, context.header))
     topics: defaultdict[str, list[Body]] = defaultdict(list)
     for (topic, number), code in codes.items():
@@ -109,15 +103,9 @@ async def txn_offset_commit(context: Context, request: Body) -> Body:
 
 async def end_txn(context: Context, request: Body) -> Body:
     """Commit or abort a transaction."""
-    try:
-        await context.broker.transactions.end(
-            request["transactional_id"],
-            request["producer_id"],
-            request["producer_epoch"],
-            commit=request["committed"],
-        )
-    except SawlogError as error:
-        return {"error_code": known_code_of(error, context.header)}
+    await context.broker.transactions.end(
+        request["transactional_id"], request["producer_id"], request["producer_epoch"], commit=request["committed"]
+    )
     return {"error_code": ErrorCode.NONE}
 
 
@@ -172,15 +160,13 @@ async def describe_producers(context: Context, request: Body) -> Body:
     """Return the producers that partitions know."""
     topics: list[Body] = []
     for topic in request["topics"]:
-        parts: list[Body] = []
-        for number in topic["partition_indexes"]:
-            made: Body = {"partition_index": number, "error_code": ErrorCode.NONE, "active_producers": []}
-            try:
-                found = await context.broker.partitions.partition(topic["name"], number)
-                made["active_producers"] = await context.broker.run(_producers, found.log)
-            except SawlogError as error:
-                made.update(error_code=code_of(error), error_message=message_of(error))
-            parts.append(made)
+
+        async def describe(asked: Body, answer: Body, name: str = topic["name"]) -> None:
+            found = await context.broker.partitions.partition(name, asked["partition_index"])
+            answer["active_producers"] = await context.broker.run(_producers, found.log)
+
+        numbers = [{"partition_index": number} for number in topic["partition_indexes"]]
+        parts = await answer_each(numbers, ("partition_index",), describe)
         topics.append({"name": topic["name"], "partitions": parts})
     return {"topics": topics}
 

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from ..handlers import Answer, Body, Context, Handler, KafkaError
 from ..wire.errors import ErrorCode, Key
+from ..wire.schema import NO_ID
 from .acls import Operation, Resource
 from .authorizer import identity_of
 from .request_checks import (
-    NO_ID,
     AuthorizationContext,
     CheckedRequest,
     ElementCheck,

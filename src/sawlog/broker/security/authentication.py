@@ -30,7 +30,7 @@ from ..wire.schema import Body
 from . import mechanisms
 from .credentials import ANONYMOUS, StoredUsers, UserCache, UserSnapshot
 from .mechanisms import MECHANISMS, ScramServer, parse_plain
-from .tls import Tls, TlsFiles, name_of
+from .tls import Tls, name_of
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -164,7 +164,6 @@ class Authenticator:
         self.timeout_s = broker.config.authentication_timeout_s
         self.users = UserCache(UserSnapshot(-1, {}, b""))
         self._stored = StoredUsers(broker.store.registry)
-        self._files = TlsFiles.of(broker.config)
         #: None if connections are not encrypted.
         self.tls: Tls | None = None
         self._salting = asyncio.Semaphore(_SALTING)
@@ -172,8 +171,8 @@ class Authenticator:
 
     async def start(self) -> None:
         """Load the certificate and the users. Raise if either is invalid."""
-        if self._files is not None:
-            self.tls = await self._broker.run(Tls, self._files)
+        if self._broker.config.tls_certificate is not None:
+            self.tls = await self._broker.run(Tls, self._broker.config)
         if self.mechanisms:
             self.users.replace(await self._broker.run(self._stored.prepare))
 

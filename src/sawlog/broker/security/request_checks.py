@@ -13,16 +13,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from ..error_responses import refusal
-from ..handlers import Body, KafkaError
+from ..handlers import Body
 from ..wire.errors import ErrorCode, Key
 from ..wire.messages import BY_KEY
-from ..wire.schema import ARRAY, Fields
+from ..wire.schema import ARRAY, NO_ID, Fields
 from .acls import CLUSTER_NAME, ClientIdentity, Operation, Resource, word
 from .authorizer import Authorizer
 
 _logger = logging.getLogger("sawlog.broker")
-
-NO_ID: Final = bytes(16)
 
 CODES: Final = {
     Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -74,7 +72,7 @@ class AuthorizationContext:
 
     def refusal(self, request: Body, code: ErrorCode) -> Body:
         """Return the error response to a request, or to the denied part of one."""
-        made = refusal(self.key, request, KafkaError(code))
+        made = refusal(self.key, request, code)
         reason = self._reasons.get(code)
         return made if reason is None else _explained(BY_KEY[self.key].response, made, reason)
 

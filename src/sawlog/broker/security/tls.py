@@ -28,7 +28,6 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -139,83 +138,56 @@ _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "requir
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Paths of the certificate and key, and the policy for client certificates."""
+def load_context(config: BrokerConfig) -> ssl.SSLContext:
+    """Load the files of a configuration with TLS. Raise `InvalidConfig` if they are invalid."""
+    for setting, path in _files(config).items():
+        if path.exists() and not path.is_file() and not path.is_dir():  # reading from a pipe would block forever
+            raise InvalidConfig(f"{setting}: {path} cannot be read: it is not a regular file")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    assert config.tls_certificate is not None
+    load_chain(context, config.tls_certificate, config.tls_key, config.tls_key_password_file)
+    context.verify_mode = _VERIFY[client_auth(config)]
+    if config.tls_client_ca is not None:
+        load_authorities(context, config.tls_client_ca, "tls_client_ca")
+    return context
 
-    certificate: str
-    key: str | None
-    key_password: str | None
-    client_ca: str | None
-    client_auth: str
 
-    @classmethod
-    def of(cls, config: BrokerConfig) -> TlsFiles | None:
-        """Return the files of a configuration; None without TLS."""
-        if config.tls_certificate is None:
-            return None
-        return cls(
-            config.tls_certificate,
-            config.tls_key,
-            config.tls_key_password_file,
-            config.tls_client_ca,
-            client_auth(config),
-        )
-
-    def load(self) -> ssl.SSLContext:
-        """Load the files. Raise `InvalidConfig` if they are invalid."""
-        self._check_kinds()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION
-        load_chain(context, self.certificate, self.key, self.key_password)
-        context.verify_mode = _VERIFY[self.client_auth]
-        if self.client_ca is not None:
-            load_authorities(context, self.client_ca, "tls_client_ca")
-        return context
-
-    def _check_kinds(self) -> None:
-        """Raise unless every path is a regular file: reading from a pipe would block forever."""
-        given = {
-            "tls_certificate": self.certificate,
-            "tls_key": self.key,
-            "tls_key_password_file": self.key_password,
-            "tls_client_ca": self.client_ca,
-        }
-        for setting, each in given.items():
-            if each and Path(each).exists() and not Path(each).is_file() and not Path(each).is_dir():
-                raise InvalidConfig(f"{setting}: {each} cannot be read: it is not a regular file")
-
-    def stamp(self) -> _Stamp:
-        """Return a fingerprint that changes with the files."""
-        return tuple(_stamp(each) for each in (self.certificate, self.key, self.key_password, self.client_ca) if each)
+def _files(config: BrokerConfig) -> dict[str, Path]:
+    """Return the files of a configuration by their settings."""
+    settings = ("tls_certificate", "tls_key", "tls_key_password_file", "tls_client_ca")
+    return {setting: Path(path) for setting in settings if (path := getattr(config, setting))}
 
 
 class Tls:
-    """The current TLS context. `load` and `refresh` read files and may block; call them from one thread at a time."""
+    """The current TLS context. Creating it and `refresh` read files and may block; one thread at a time."""
 
-    def __init__(self, files: TlsFiles) -> None:
-        self._files = files
-        self._stamp: _Stamp = files.stamp()
-        self.context = files.load()
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._stamp = self._files_stamp()
+        self.context = load_context(config)
 
     @property
     def requires_certificate(self) -> bool:
         """True if every client must present a certificate."""
-        return self._files.client_auth == "required"
+        return client_auth(self._config) == "required"
+
+    def _files_stamp(self) -> _Stamp:
+        return tuple(_stamp(each) for each in _files(self._config).values())
 
     def refresh(self, *, force: bool = False) -> bool:
         """Reload the files if one has changed; return whether a new context is in use."""
-        stamp = self._files.stamp()
+        stamp = self._files_stamp()
         if stamp == self._stamp and not force:
             return False
         self._stamp = stamp
         try:
-            self.context = self._files.load()
+            self.context = load_context(self._config)
         except InvalidConfig as error:
             _logger.error("the certificate was not reloaded, the previous one stays in use: %s", error)
             return False
-        _logger.info("reloaded the certificate %s", self._files.certificate)
+        _logger.info("reloaded the certificate %s", self._config.tls_certificate)
         return True
 
 
@@ -277,9 +249,9 @@ def read_password(path: Path, setting: str = "") -> str:
     return password
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
+def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = Path(path).stat()
+        found = path.stat()
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns

@@ -65,6 +65,8 @@ STRUCT: Final = Kind("struct", zero={})
 ALWAYS: Final = 0
 #: Value of a bit set of authorized operations that was not requested.
 NOT_ASKED: Final = -(1 << 31)
+#: The uuid of a topic that has none.
+NO_ID: Final = bytes(16)
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 
