@@ -126,13 +126,15 @@ class Setting:
     """One setting: its name, which field of which config it sets, how a value is parsed, and its description."""
 
     name: str
-    field: str
+    #: Checks a value and returns it as it is stored.
     read: Callable[[str, object], Value]
     about: str
+    #: Field of the config; empty if it sets none.
+    field: str
+    #: Purpose.
+    part: Literal["log", "maintenance", "serving", "reading", "none"]
     #: Converts the stored value to the value in the config.
     convert: Callable[[Any], Any] = lambda value: value
-    #: Purpose.
-    part: Literal["log", "maintenance", "serving", "reading", "none"] = "log"
     #: Default of a setting that is in no config.
     default: Value | None = None
 
@@ -225,214 +227,148 @@ def _truth(name: str, value: object) -> str:
     return text
 
 
-def _none_if_negative(value: int) -> int | None:
-    return None if value < 0 else value
-
-
-_FROM_0, _FROM_1, _OR_NONE = partial(_whole, lowest=0), partial(_whole, lowest=1), partial(_whole, lowest=-1)
-_COMPRESSIONS = ("producer", *CODECS)
+_FROM_0, _FROM_1 = partial(_whole, lowest=0), partial(_whole, lowest=1)
+#: A limit of -1 is none; a local one of -2 is that of `retention.*`.
+_OR_NONE, _LOCAL = partial(_whole, lowest=-1), partial(_whole, lowest=-2)
 _TIMESTAMPS = {"CreateTime": "create", "LogAppendTime": "append"}
 _TIMESTAMP_NAMES = {ours: name for name, ours in _TIMESTAMPS.items()}
-
-SETTINGS: dict[str, Setting] = {
-    each.name: each
-    for each in (
-        Setting(
-            "cleanup.policy",
-            "",
-            _policy,
-            "delete: drop old records by age and size; compact: keep the last record of each key; or both, or "
-            "neither, if it is empty",
-            part="maintenance",
-        ),
-        Setting(
-            "retention.ms",
-            "retention_ms",
-            _OR_NONE,
-            "drop segments whose newest record is older than this; -1: keep all",
-            _none_if_negative,
-        ),
-        Setting(
-            "retention.bytes",
-            "retention_bytes",
-            _OR_NONE,
-            "drop the oldest segments of a partition above this size; -1: keep all",
-            _none_if_negative,
-        ),
-        Setting(
-            "local.retention.ms",
-            "local_retention_ms",
-            partial(_whole, lowest=-2),
-            "segments older than this are kept only in the replica, if it has them; -2: as retention.ms",
-            _none_if_negative,
-            default=-2,
-        ),
-        Setting(
-            "local.retention.bytes",
-            "local_retention_bytes",
-            partial(_whole, lowest=-2),
-            "the oldest segments above this size are kept only in the replica, if it has them; -2: as retention.bytes",
-            _none_if_negative,
-            default=-2,
-        ),
-        Setting(
-            "segment.bytes",
-            "segment_bytes",
-            partial(_whole, lowest=1, highest=MAX_SEGMENT_BYTES),
-            "a segment is closed before it exceeds this size",
-        ),
-        Setting("segment.ms", "segment_age_ms", _FROM_1, "a segment is closed when its first record is this old"),
-        Setting(
-            "segment.index.bytes",
-            "max_index_bytes",
-            partial(_whole, lowest=16),
-            "a segment is closed when one of its indexes would exceed this size",
-        ),
-        Setting("index.interval.bytes", "index_interval_bytes", _FROM_0, "one index entry per this many bytes of log"),
-        Setting(
-            "delete.retention.ms",
-            "delete_retention_ms",
-            _FROM_0,
-            "how long compaction keeps tombstones",
-            part="maintenance",
-        ),
-        Setting(
-            "min.cleanable.dirty.ratio",
-            "min_dirty_ratio",
-            _fraction,
-            "compact when this share of the log is new",
-            part="maintenance",
-        ),
-        Setting(
-            "min.compaction.lag.ms",
-            "min_compaction_lag_ms",
-            _FROM_0,
-            "do not compact records younger than this",
-            part="maintenance",
-        ),
-        Setting(
-            "compression.type",
-            "compression",
-            partial(_choice, choices=_COMPRESSIONS),
-            "the codec for batches that are built here; producer and none: unchanged",
-            lambda value: "none" if value == "producer" else value,
-        ),
-        Setting(
-            "compression.level",
-            "compression_level",
-            partial(_whole, lowest=-(2**31), highest=2**31 - 1),
-            "the compression level of the codec",
-        ),
-        Setting(
-            "message.timestamp.type",
-            "timestamp_type",
-            partial(_choice, choices=tuple(_TIMESTAMPS)),
-            "whether a record's timestamp is set by the producer or by the log",
-            _TIMESTAMPS.__getitem__,
-        ),
-        Setting(
-            "durability",
-            "durability",
-            _durability,
-            "always: an append returns when it survives a power cut; interval:MS:BYTES: at most that much is lost; os",
-            lambda value: value if value in ("always", "os") else _interval(value),
-        ),
-        Setting(
-            "max.record.bytes",
-            "max_record_bytes",
-            partial(_whole, lowest=-1),
-            "the maximum size of a record; -1: what fits into a segment",
-            _none_if_negative,
-        ),
-        Setting(
-            "segment.overflow.bytes",
-            "segment_overflow_bytes",
-            _OR_NONE,
-            "by how much a streamed record may exceed segment.bytes; -1: half a segment",
-            _none_if_negative,
-        ),
-        Setting(
-            "max.mapped.segments",
-            "max_mapped_segments",
-            _OR_NONE,
-            "the maximum number of sealed segments that stay mapped; -1: all",
-            _none_if_negative,
-        ),
-        Setting(
-            "merge.bytes",
-            "merge_bytes",
-            _FROM_0,
-            "neighbouring sealed segments smaller than this are merged; 0: never",
-            part="maintenance",
-        ),
-        Setting(
-            "recompress.after.ms",
-            "recompress_after_ms",
-            _OR_NONE,
-            "sealed segments older than this are recompressed with zstd; -1: never",
-            _none_if_negative,
-            part="maintenance",
-        ),
-        Setting(
-            "scrub.interval.ms",
-            "scrub_interval_ms",
-            _OR_NONE,
-            "sealed segments are read and checked this often; -1: never",
-            _none_if_negative,
-            part="maintenance",
-        ),
-        Setting(
-            SCHEMA,
-            "",
-            _schema,
-            "what values are made of: an Avro record, a JSON Schema, or columns as in `id BIGINT, name STRING`",
-            part="reading",
-            default="",
-        ),
-        Setting(
-            "max.message.bytes",
-            "",
-            _FROM_0,
-            "the largest batch that a client of the broker may produce",
-            part="serving",
-            default=1_048_588,
-        ),
-        Setting(
-            "message.timestamp.before.max.ms",
-            "",
-            _FROM_0,
-            "a client of the broker may produce records that are this much older than now",
-            part="serving",
-            default=2**63 - 1,
-        ),
-        Setting(
-            "message.timestamp.after.max.ms",
-            "",
-            _FROM_0,
-            "a client of the broker may produce records that are this far in the future",
-            part="serving",
-            default=3_600_000,
-        ),
-        *(
-            Setting(name, "", read, "accepted from programs that set it; has no effect", part="none", default=default)
-            for name, read, default in (
-                ("file.delete.delay.ms", _FROM_0, 60_000),
-                ("flush.messages", _FROM_0, 2**63 - 1),
-                ("flush.ms", _FROM_0, 2**63 - 1),
-                ("follower.replication.throttled.replicas", _text, ""),
-                ("leader.replication.throttled.replicas", _text, ""),
-                ("max.compaction.lag.ms", _FROM_1, 2**63 - 1),
-                ("message.downconversion.enable", _truth, "true"),
-                ("message.format.version", _text, "3.0-IV1"),
-                ("min.insync.replicas", _FROM_1, 1),
-                ("preallocate", _truth, "false"),
-                ("remote.storage.enable", _truth, "false"),
-                ("segment.jitter.ms", _FROM_0, 0),
-                ("unclean.leader.election.enable", _truth, "false"),
-            )
-        ),
-    )
+_CONVERTED: dict[Any, Callable[[Any], Any]] = {
+    _OR_NONE: lambda value: None if value < 0 else value,
+    _LOCAL: lambda value: None if value < 0 else value,
+    _durability: lambda value: value if value in ("always", "os") else _interval(value),
 }
+
+
+def _log(name: str, read: Callable[[str, object], Value], about: str, field: str = "", **given: Any) -> Setting:
+    """Describe a setting that sets a field of `LogConfig`, by default the one of its own name."""
+    if read in _CONVERTED:
+        given["convert"] = _CONVERTED[read]
+    return Setting(name, read, about, field or name.replace(".", "_"), **{"part": "log", **given})
+
+
+_maintenance = partial(_log, part="maintenance")
+
+
+def _served(name: str, about: str, default: int) -> Setting:
+    """Describe a limit for clients of a broker."""
+    return Setting(name, _FROM_0, about, "", "serving", default=default)
+
+
+def _unused(name: str, read: Callable[[str, object], Value], default: Value) -> Setting:
+    return Setting(name, read, "accepted from programs that set it; has no effect", "", "none", default=default)
+
+
+_ALL = (
+    Setting(
+        "cleanup.policy",
+        _policy,
+        "delete: drop old records by age and size; compact: keep the last record of each key; or both, or "
+        "neither, if it is empty",
+        "",
+        "maintenance",
+    ),
+    _log("retention.ms", _OR_NONE, "drop segments whose newest record is older than this; -1: keep all"),
+    _log("retention.bytes", _OR_NONE, "drop the oldest segments of a partition above this size; -1: keep all"),
+    _log(
+        "local.retention.ms",
+        _LOCAL,
+        "segments older than this are kept only in the replica, if it has them; -2: as retention.ms",
+        default=-2,
+    ),
+    _log(
+        "local.retention.bytes",
+        _LOCAL,
+        "the oldest segments above this size are kept only in the replica, if it has them; -2: as retention.bytes",
+        default=-2,
+    ),
+    _log(
+        "segment.bytes",
+        partial(_whole, lowest=1, highest=MAX_SEGMENT_BYTES),
+        "a segment is closed before it exceeds this size",
+    ),
+    _log("segment.ms", _FROM_1, "a segment is closed when its first record is this old", "segment_age_ms"),
+    _log(
+        "segment.index.bytes",
+        partial(_whole, lowest=16),
+        "a segment is closed when one of its indexes would exceed this size",
+        "max_index_bytes",
+    ),
+    _log("index.interval.bytes", _FROM_0, "one index entry per this many bytes of log"),
+    _maintenance("delete.retention.ms", _FROM_0, "how long compaction keeps tombstones"),
+    _maintenance(
+        "min.cleanable.dirty.ratio", _fraction, "compact when this share of the log is new", "min_dirty_ratio"
+    ),
+    _maintenance("min.compaction.lag.ms", _FROM_0, "do not compact records younger than this"),
+    _log(
+        "compression.type",
+        partial(_choice, choices=("producer", *CODECS)),
+        "the codec for batches that are built here; producer and none: unchanged",
+        "compression",
+        convert=lambda value: "none" if value == "producer" else value,
+    ),
+    _log(
+        "compression.level",
+        partial(_whole, lowest=-(2**31), highest=2**31 - 1),
+        "the compression level of the codec",
+    ),
+    _log(
+        "message.timestamp.type",
+        partial(_choice, choices=tuple(_TIMESTAMPS)),
+        "whether a record's timestamp is set by the producer or by the log",
+        "timestamp_type",
+        convert=_TIMESTAMPS.__getitem__,
+    ),
+    _log(
+        "durability",
+        _durability,
+        "always: an append returns when it survives a power cut; interval:MS:BYTES: at most that much is lost; os",
+    ),
+    _log("max.record.bytes", _OR_NONE, "the maximum size of a record; -1: what fits into a segment"),
+    _log(
+        "segment.overflow.bytes",
+        _OR_NONE,
+        "by how much a streamed record may exceed segment.bytes; -1: half a segment",
+    ),
+    _log("max.mapped.segments", _OR_NONE, "the maximum number of sealed segments that stay mapped; -1: all"),
+    _maintenance("merge.bytes", _FROM_0, "neighbouring sealed segments smaller than this are merged; 0: never"),
+    _maintenance(
+        "recompress.after.ms", _OR_NONE, "sealed segments older than this are recompressed with zstd; -1: never"
+    ),
+    _maintenance("scrub.interval.ms", _OR_NONE, "sealed segments are read and checked this often; -1: never"),
+    Setting(
+        SCHEMA,
+        _schema,
+        "what values are made of: an Avro record, a JSON Schema, or columns as in `id BIGINT, name STRING`",
+        "",
+        "reading",
+        default="",
+    ),
+    _served("max.message.bytes", "the largest batch that a client of the broker may produce", 1_048_588),
+    _served(
+        "message.timestamp.before.max.ms",
+        "a client of the broker may produce records that are this much older than now",
+        2**63 - 1,
+    ),
+    _served(
+        "message.timestamp.after.max.ms",
+        "a client of the broker may produce records that are this far in the future",
+        3_600_000,
+    ),
+    _unused("file.delete.delay.ms", _FROM_0, 60_000),
+    _unused("flush.messages", _FROM_0, 2**63 - 1),
+    _unused("flush.ms", _FROM_0, 2**63 - 1),
+    _unused("follower.replication.throttled.replicas", _text, ""),
+    _unused("leader.replication.throttled.replicas", _text, ""),
+    _unused("max.compaction.lag.ms", _FROM_1, 2**63 - 1),
+    _unused("message.downconversion.enable", _truth, "true"),
+    _unused("message.format.version", _text, "3.0-IV1"),
+    _unused("min.insync.replicas", _FROM_1, 1),
+    _unused("preallocate", _truth, "false"),
+    _unused("remote.storage.enable", _truth, "false"),
+    _unused("segment.jitter.ms", _FROM_0, 0),
+    _unused("unclean.leader.election.enable", _truth, "false"),
+)
+SETTINGS = {each.name: each for each in _ALL}
 #: All values of settings that have few, or examples.
 _FEW: dict[Any, tuple[str, ...]] = {
     _policy: ("delete", "compact", "compact,delete"),
