@@ -545,7 +545,7 @@ _RETURNED = (
     _mutant(
         "producers' file of a longer log trusted",
         "after a truncation, the old producers' file is trusted once the log has grown again (ours, once)",
-        ("load_producers", "end if found.leader_epoch < 0 else epochs.end_of(found.leader_epoch, end)", "end"),
+        ("load_producers", "epochs.end_of(found.leader_epoch, end)", "end"),
         by="promised",
     ),
     _mutant(

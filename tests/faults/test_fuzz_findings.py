@@ -248,4 +248,8 @@ def test_a_lock_timeout_that_is_no_number_any_more_is_an_invalid_config() -> Non
 
 def test_an_empty_line_in_the_producers_file_is_damage() -> None:
     with pytest.raises(CorruptFile, match="a line is empty"):
-        ProducersFile.decode(TitledFile("it", "sawlog producers ").encode("1 24\n0 0 0 1 0 1 5\n\n0 0 6 7 6 7 5\n"))
+        ProducersFile.decode(
+            TitledFile("it", "sawlog producers ").encode(
+                "2 24\nleader epoch 0\nsegment 0\n0 0 0 1 0 1 5\n\n0 0 6 7 6 7 5\n"
+            )
+        )

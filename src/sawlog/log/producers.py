@@ -21,8 +21,7 @@ crc32c 1c291ca3
 ```
 
 The file is checked like a position: if its epoch ended before its offset, the records that it describes are gone (see
-epochs.py). Format version 1 has no transactions, and sawlog 0.2 wrote no epoch; such a file is checked only against the
-end of the log.
+epochs.py).
 """
 
 from __future__ import annotations
@@ -63,9 +62,7 @@ REMEMBERED = 5
 #: Sequence numbers are 31-bit and start again at 0.
 _WRAP = 2**31
 _SPECIAL = TRANSACTIONAL_BIT | CONTROL_BIT
-_FILE = TitledFile("the producer file", "sawlog producers ")
-#: Versions of the format.
-_VERSIONS = ("1", "2")
+_FILE = TitledFile("the producer file", "sawlog producers 2 ")
 _EPOCH, _SEGMENT = "leader epoch ", "segment "
 
 
@@ -97,23 +94,17 @@ class ProducersFile:
     """Content of the file `producers`."""
 
     offset: int
-    #: -1 if unknown.
     leader_epoch: int
-    #: First offset of the active segment; -1 if an earlier version wrote the file, without transactions.
+    #: First offset of the active segment.
     segment: int
     batches: list[ProducerBatch] = field(default_factory=list)
     markers: list[ProducerMarker] = field(default_factory=list)
     open: list[OpenTransaction] = field(default_factory=list)
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
-    @property
-    def knows_transactions(self) -> bool:
-        """True if the file records transactions."""
-        return self.segment >= 0
-
     def encode(self) -> bytes:
         """Encode the file."""
-        lines = [f"{_VERSIONS[-1]} {self.offset}", f"{_EPOCH}{self.leader_epoch}", f"{_SEGMENT}{self.segment}"]
+        lines = [str(self.offset), f"{_EPOCH}{self.leader_epoch}", f"{_SEGMENT}{self.segment}"]
         lines.extend(_line(*astuple(batch)) for batch in self.batches)
         lines.extend(_line("marker", *each) for each in self.markers)
         lines.extend(_line("open", *each) for each in self.open)
@@ -125,15 +116,10 @@ class ProducersFile:
         """Decode the file; raise `CorruptFile` unless every byte is right."""
         body = _FILE.decode(data)
         with parsing(_FILE.what):
-            head, *lines = body.decode().splitlines()
-            version, offset = head.split()
-            if version not in _VERSIONS:
-                raise ValueError(f"version {version} is unknown")
-            made = cls(int(offset), -1, -1)
-            if lines and lines[0].startswith(_EPOCH):
-                made.leader_epoch = int(lines.pop(0)[len(_EPOCH) :])
-            if lines and lines[0].startswith(_SEGMENT):
-                made.segment = int(lines.pop(0)[len(_SEGMENT) :])
+            offset, epoch, segment, *lines = body.decode().splitlines()
+            if not epoch.startswith(_EPOCH) or not segment.startswith(_SEGMENT):
+                raise ValueError("the leader epoch or the active segment is missing")
+            made = cls(int(offset), int(epoch[len(_EPOCH) :]), int(segment[len(_SEGMENT) :]))
             for line in lines:
                 made._add(line.split())
         return made
@@ -317,15 +303,15 @@ class ProducerState:
 
     @classmethod
     def decode(cls, data: bytes, expiry_ms: int) -> tuple[ProducerState, int, int]:
-        """Return the state, the offset up to which it is valid, and the leader epoch there, or -1; `CorruptFile` unless
-        every byte is valid."""
+        """Return the state, the offset up to which it is valid, and the leader epoch there; `CorruptFile` unless every
+        byte is valid."""
         found = ProducersFile.decode(data)
         return cls.of(found, expiry_ms), found.offset, found.leader_epoch
 
     @classmethod
     def of(cls, found: ProducersFile, expiry_ms: int, visible: int = ALL_VISIBLE, *, lowest: int = 0) -> ProducerState:
-        """Return the state that a file describes, without transactions if its version has none."""
-        known = Transactions(max(found.segment, 0), visible, lowest)
+        """Return the state that a file describes."""
+        known = Transactions(found.segment, visible, lowest)
         known.load(found.open, found.aborted, found.offset - 1)
         made = cls(expiry_ms, known)
         for batch in found.batches:
@@ -347,9 +333,6 @@ def replayed(
 ) -> ProducerState:
     """Replay the batch headers of these segments of a log that starts at `lowest`, on top of the state in a file.
     Sealed segments that are read completely also learn the outcomes of their transactions."""
-    if found is not None and not found.knows_transactions:  # an earlier version wrote it
-        known = ProducerState.of(found, expiry_ms, lowest=lowest)
-        return _with_transactions(known, found.offset, replayed(segments, expiry_ms, lowest=lowest, visible=visible))
     if found is None:
         state, start = ProducerState(expiry_ms, Transactions(segments[0].base_offset, visible, lowest)), 0
     else:
@@ -365,24 +348,6 @@ def replayed(
     if state.transactions.since < segments[-1].base_offset:
         state.transactions.begin_segment(segments[-1].base_offset)
     return state
-
-
-def _with_transactions(known: ProducerState, start: int, state: ProducerState) -> ProducerState:
-    """Combine the producers of a file, up to an offset, with the transactions found in the batches."""
-    made = ProducerState(known._expiry_ms, state.transactions)
-    made._producers = known._producers
-    made._markers = state._markers
-    for batch in state:
-        if batch.first_offset >= start:
-            made.note(
-                batch.producer,
-                batch.epoch,
-                batch.first_sequence,
-                batch.first_offset,
-                batch.last_offset,
-                batch.timestamp,
-            )
-    return made
 
 
 def _seal(segment: Segment, known: Transactions) -> None:
@@ -420,8 +385,7 @@ def load_producers(directory: Directory, epochs: Epochs, end: int) -> ProducersF
     if not directory.exists(PRODUCERS):
         return None
     found = ProducersFile.decode(directory.read(PRODUCERS))
-    known = end if found.leader_epoch < 0 else epochs.end_of(found.leader_epoch, end)
-    return found if found.offset <= known else None
+    return found if found.offset <= epochs.end_of(found.leader_epoch, end) else None
 
 
 def has_transactions(segment: Segment, end: int) -> bool:

@@ -188,8 +188,7 @@ class FollowedTransactionView(TransactionView):
         return known < self._reached
 
     def _begin(self, end: int) -> None:
-        """Start from the file `producers`, else from the start of the log. A file of an earlier version has no
-        transactions: none is open at its end, unless later batches continue one."""
+        """Start from the file `producers`, else from the start of the log."""
         found = self._producers_file(end)
         if found is None:
             self._from_the_start()
@@ -198,7 +197,7 @@ class FollowedTransactionView(TransactionView):
 
     def _load(self, found: ProducersFile) -> None:
         """Start from the file. Segments sealed since then have their own index."""
-        state = Transactions(found.segment if found.knows_transactions else found.offset)
+        state = Transactions(found.segment)
         state.load(found.open, found.aborted, found.offset - 1)
         self.state, self._reached = state, found.offset
 
@@ -211,7 +210,7 @@ class FollowedTransactionView(TransactionView):
             found = ProducersFile.decode(self._segments.directory.read(PRODUCERS))
         except (CorruptFile, StorageError):
             return None
-        if self._segments.epochs_known and found.leader_epoch >= 0:
+        if self._segments.epochs_known:
             end = self._segments.epochs.end_of(found.leader_epoch, end)
         # A segment that lost its indexes counts as active.
         sealed = all(segment.sealed for segment in self._segments.all if segment.base_offset < found.segment)
@@ -220,7 +219,7 @@ class FollowedTransactionView(TransactionView):
     def _skip_ahead(self, end: int) -> None:
         """Load the newer `producers` file that the writer stored when it sealed segments, instead of reading them."""
         found = self._producers_file(end)
-        if found is not None and found.knows_transactions and found.offset > self._reached:
+        if found is not None and found.offset > self._reached:
             self._load(found)
 
     def _replay_new(self, listed: Sequence[Segment], end: int) -> None:
