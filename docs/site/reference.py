@@ -128,7 +128,11 @@ def _pages_of_sawlog() -> Iterator[Page]:
     yield page("typed", "Typed records", "`topic.typed` and `log.typed` return views whose records are objects.")
     yield page("aio", "asyncio", "`sawlog.open_async` and `sawlog.open_log_async`.", *_async_classes())
     errors = importlib.import_module("sawlog.errors")
-    names = [name for name, each in inspect.getmembers(errors, inspect.isclass) if each.__module__ == "sawlog.errors"]
+    names = [
+        name
+        for name, each in inspect.getmembers(errors, inspect.isclass)
+        if each.__module__ == "sawlog.errors" and not name.startswith("_")
+    ]
     yield Page("errors", "Errors", inspect.getdoc(errors) or "", [Part("sawlog.errors", names, intro=False)])
 
 

@@ -57,6 +57,8 @@ T = TypeVar("T")
 #: Topic and partition number.
 TopicPartition = tuple[str, int]
 
+#: Times with a special meaning in ListOffsets.
+LATEST, EARLIEST = -1, -2
 #: Pause between attempts; it doubles up to the second value.
 _PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
 #: Largest accepted response. The size of a fetch is limited in its request.
@@ -104,10 +106,13 @@ _RETRIED: Final = frozenset(
 _NAMES: Final = {each.value: each.name for each in ErrorCode}
 
 __all__ = [
+    "EARLIEST",
+    "LATEST",
     "Cluster",
     "ConsumerGroupDescribeRequest",
     "TopicPartition",
     "admin",
+    "by_topic",
     "check",
     "consumer",
     "producer",
@@ -361,3 +366,28 @@ class Cluster:
             check(one.error_code, f"the coordinator of the group {group!r}", one.error_message)
             self._coordinators[group] = one.node_id
         return self._coordinators[group]
+
+    def list_offsets(
+        self, places: Sequence[TopicPartition], timestamp: int, *, committed: bool = False
+    ) -> dict[TopicPartition, Any]:
+        """Return `offset` and `leader_epoch` of each partition at a time, `LATEST` or `EARLIEST`; -1 if no record is
+        that new. The latest committed offset is that of the first open transaction."""
+
+        def ask(leader: int, led: list[TopicPartition]) -> dict[TopicPartition, Any]:
+            wanted = by_topic(led, lambda place: {"partition_index": place[1], "timestamp": timestamp})
+            topics = [{"name": name, "partitions": parts} for name, parts in wanted.items()]
+            answer = self.call(consumer.ListOffsetsRequest, leader, isolation_level=int(committed), topics=topics)
+            found = {(topic.name, part.partition_index): part for topic in answer.topics for part in topic.partitions}
+            for (topic, number), part in found.items():
+                check(part.error_code, f"partition {number} of {topic!r}")
+            return found
+
+        return self.ask_leaders(places, ask)
+
+
+def by_topic(places: Iterable[TopicPartition], item: Callable[[TopicPartition], Any]) -> dict[str, list[Any]]:
+    """Group one item for each partition by topic, as requests need them."""
+    grouped: defaultdict[str, list[Any]] = defaultdict(list)
+    for place in places:
+        grouped[place[0]].append(item(place))
+    return grouped
