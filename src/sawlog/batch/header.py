@@ -76,8 +76,6 @@ TRANSACTIONAL_BIT = kernel.TRANSACTIONAL_BIT
 CONTROL_BIT = kernel.CONTROL_BIT
 DELETE_HORIZON_BIT = kernel.DELETE_HORIZON_BIT
 
-NO_PRODUCER_ID = -1
-
 #: Columns that records can have in Arrow, and the default ones. Defined here because importing arrow.py takes longer
 #: than everything else together.
 COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")

@@ -70,6 +70,8 @@ class HeadLayout:
     big_endian: bool
     #: Maximum length of a record.
     max_length: int
+    #: Position of the record's offset (eight bytes), if the head contains it.
+    offset_at: int | None = None
 
     def length_in(self, head: bytes | memoryview) -> int:
         """Return the length that a head contains."""
@@ -161,7 +163,8 @@ class FrameLog(WalkedLog):
             self.check_index_end(segment, cursor)
             return WalkStep(self.enter(cursor.segment + 1, cursor))
         if self._is_blank(segment, cursor):
-            return self._cut_tail(segment, cursor, Kind.ZERO_TAIL, "zeros up to the end of the file; left out")
+            detail = "zeros up to the end of the file; left out"
+            return self.cut(segment, cursor, segment.size, Kind.ZERO_TAIL, detail)
         frames = self._frames(segment, cursor.position)
         if not len(frames):
             return self._no_frame(segment, cursor)
@@ -254,10 +257,10 @@ class FrameLog(WalkedLog):
         if point is None:
             rest = segment.size - cursor.position
             detail = f"the last {rest} bytes are not a complete record; left out"
-            return self._cut_tail(segment, cursor, Kind.TORN_TAIL, detail)
+            return self.cut(segment, cursor, segment.size, Kind.TORN_TAIL, detail)
         if point.torn:
             return self._cut_torn(segment, cursor, point.position)
-        return self._lose(segment, cursor, point.position, Kind.UNREADABLE, "an invalid length")
+        return self._lose_up_to(point.position, segment, cursor, Kind.UNREADABLE, "an invalid length")
 
     def _bad_frame(self, segment: SegmentFile, cursor: Cursor, frames: Frames, kind: Kind, detail: str) -> WalkStep:
         """Skip a frame whose content is bad."""
@@ -269,13 +272,11 @@ class FrameLog(WalkedLog):
             return self._cut_torn(segment, cursor, torn)
         if end == segment.size or regular:
             after = cursor.to(end, cursor.count.skip(), loose=True)
-            size, offset = end - cursor.position, cursor.count.next_offset
-            lost = self.note(kind, segment, cursor.position, detail, "lost", size_bytes=size, offset=offset)
-            return WalkStep(after, lost=lost)
+            return self.lose(segment, cursor, after, kind, detail, end - cursor.position)
         point = self.resync(segment, cursor)
         if point is not None and point.torn:
             return self._cut_torn(segment, cursor, point.position)
-        return self._lose(segment, cursor, segment.size if point is None else point.position, kind, detail)
+        return self._lose_up_to(segment.size if point is None else point.position, segment, cursor, kind, detail)
 
     def _next_is_good(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> bool:
         """Return True if the frame after a bad one is good, so that only the content of the first is bad."""
@@ -287,25 +288,18 @@ class FrameLog(WalkedLog):
             return False
         return parsed.stored is None or int(parsed.stored[0]) == cursor.count.stored + 2
 
-    def _lose(self, segment: SegmentFile, cursor: Cursor, until: int, kind: Kind, detail: str) -> WalkStep:
-        """Skip bytes that held records."""
-        size, offset = until - cursor.position, cursor.count.next_offset
-        detail = f"{detail}; {size} bytes cannot be read"
-        lost = self.note(kind, segment, cursor.position, detail, "lost", size_bytes=size, offset=offset)
-        return WalkStep(cursor.to(until, loose=True), lost=lost)
-
-    def _cut_tail(self, segment: SegmentFile, cursor: Cursor, kind: Kind, detail: str) -> WalkStep:
-        """Leave out the rest of the segment."""
-        rest, offset = segment.size - cursor.position, cursor.count.next_offset
-        self.note(kind, segment, cursor.position, detail, "cut", size_bytes=rest, offset=offset)
-        return WalkStep(cursor.to(segment.size))
+    def _lose_up_to(self, end: int, segment: SegmentFile, cursor: Cursor, kind: Kind, detail: str) -> WalkStep:
+        """Skip bytes that held an unknown number of records."""
+        size = end - cursor.position
+        return self.lose(
+            segment, cursor, cursor.to(end, loose=True), kind, f"{detail}; {size} bytes cannot be read", size
+        )
 
     def _cut_torn(self, segment: SegmentFile, cursor: Cursor, until: int) -> WalkStep:
         """Leave out a torn record that is followed by others."""
-        size, offset = until - cursor.position, cursor.count.next_offset
+        size = until - cursor.position
         detail = f"{size} bytes of an incomplete record; left out; other records were written after them"
-        self.note(Kind.TORN_TAIL, segment, cursor.position, detail, "cut", size_bytes=size, offset=offset)
-        return WalkStep(cursor.to(until))
+        return self.cut(segment, cursor, until, Kind.TORN_TAIL, detail)
 
 
 # --- systems that append after torn records
@@ -327,6 +321,10 @@ class Head:
 class RestartingLog(FrameLog):
     """A log of a system that appends after torn records, with an index that is not needed to read it."""
 
+    #: After a restart, the system continues with one of this many offsets, from the segment's first one on.
+    restart_choices = 1
+    #: True if the system may write several records with the same offset.
+    repeats_offsets = False
     #: The bytes last read for examining heads: the segment, the first byte, and the bytes.
     _peeked: tuple[SegmentFile | None, int, bytes] = (None, 0, b"")
 
@@ -344,28 +342,16 @@ class RestartingLog(FrameLog):
         """Return the head of a possible record; None if no record can begin at this position."""
 
     @abstractmethod
-    def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
-        """Return False if these bytes of a record cannot be other records: a quick check that avoids most searches."""
-
-    @abstractmethod
     def likely_heads(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
         """Return which of the first `count` bytes may begin a record with an offset in these ranges."""
 
     @abstractmethod
-    def restart_offsets(self, segment: SegmentFile) -> Range:
-        """Return the offsets with which the system may continue after a restart."""
-
-    @abstractmethod
-    def may_begin_head(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
-        """Return True if the last bytes of the file may be the beginning of the head that follows this one."""
-
-    @abstractmethod
-    def may_follow(self, segment: SegmentFile, head: Head, following: Head) -> bool:
-        """Return True if, by their offsets, one record may follow the other."""
-
-    @abstractmethod
     def indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
         """Return the position of the nearest record after the cursor that is in the index."""
+
+    def restart_offsets(self, segment: SegmentFile) -> Range:
+        """Return the offsets with which the system may continue after a restart."""
+        return segment.base, segment.base + self.restart_choices
 
     def peek(self, segment: SegmentFile, position: int, size: int) -> bytes:
         """Read a few bytes, with a cache for many small reads close together."""
@@ -449,10 +435,27 @@ class RestartingLog(FrameLog):
         if self._is_zeros(segment, head):  # zeros are a record only if the next one confirms it
             return following is not None and following.offset == head.offset + 1
         if rest < self.head.size:
-            return rest == 0 or self.may_begin_head(segment, head, self.peek(segment, head.end, rest))
-        if following is not None and following.blank:
-            return self._is_followed(segment, following)
-        return following is not None and self.may_follow(segment, head, following)
+            return self._may_begin_head(segment, head.offset, self.peek(segment, head.end, rest))
+        if following is None:
+            return False
+        return self._is_followed(segment, following) if following.blank else self._may_follow(segment, head, following)
+
+    def _may_follow(self, segment: SegmentFile, head: Head, following: Head) -> bool:
+        """Return True if a record with the next offset follows, one written after a restart, or a torn one."""
+        said, (low, high) = following.offset, self.restart_offsets(segment)
+        if said is None or low <= said < high:
+            return True
+        assert head.offset is not None
+        return said == head.offset + 1 or (self.repeats_offsets and said == head.offset)
+
+    def _may_begin_head(self, segment: SegmentFile, offset: int, rest: bytes) -> bool:
+        """Return True if the last bytes of the file may be the beginning of the head that follows this offset."""
+        if self.head.length_in(rest.ljust(self.head.size, b"\0")) > self.head.max_length:
+            return False
+        if self.head.offset_at is None:
+            return True
+        said = rest[self.head.offset_at :]
+        return any(each.to_bytes(8, "big").startswith(said) for each in (offset + 1, segment.base))
 
     def _is_zeros(self, segment: SegmentFile, head: Head) -> bool:
         """Return True if only zeros follow the length of a record."""
@@ -516,10 +519,7 @@ class RestartingLog(FrameLog):
         head = self.head.size
         before = stored[:last] - segment.base
         long = np.flatnonzero((before >= 0) & (frames.lengths[:last] + head > head * before))
-        data = bytes(frames.data) if len(long) else b""
-        starts, ends = frames.starts, frames.starts + frames.lengths
-        held = (n for n in long.tolist() if self.may_hold_records(segment, data, int(starts[n]), int(ends[n])))
-        return sorted({*held, *(number for number in odd if 0 <= number <= last), last})
+        return sorted({*long.tolist(), *(number for number in odd if 0 <= number <= last), last})
 
     # --- a broken chain
 
@@ -565,3 +565,9 @@ class RestartingLog(FrameLog):
 def numbers_in(window: bytes, count: int, at: int, type_: str) -> np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]:
     """Return the numbers `at` bytes after each of the first `count` bytes, as a view."""
     return np.ndarray((count,), type_, window, at, (1,))
+
+
+def contains(data: bytes, pattern: bytes, start: int = 0) -> bool:
+    """Search for a pattern whose first byte is rare: finding one byte is much faster than finding several."""
+    at = data.find(pattern[:1], start)
+    return at >= 0 and data.find(pattern, at) >= 0

@@ -36,7 +36,7 @@ from ..storage import Directory
 from .detection import Sniffed, read_start
 from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
 from .foreign import ExportJob, ExportReport, Kind
-from .frames import Frames, Head, HeadLayout, Parsed, Range, RestartingLog, numbers_in
+from .frames import Frames, Head, HeadLayout, Parsed, Range, RestartingLog, contains, numbers_in
 from .records import MAX_OFFSET, MAX_VALUE_BYTES, Numbers, Trust, number_header
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat
 
@@ -59,6 +59,10 @@ class GumlogLog(RestartingLog):
     format = NAME
     head = HeadLayout(HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES)
     trust = Trust.PARSED
+    #: The second offset if the index ends in zeros, the first if it is empty.
+    restart_choices = 2
+    #: A stuck GUMLOG gives the same offset to every record.
+    repeats_offsets = True
     gap_hint = (
         "; a running GUMLOG keeps the end of each segment in memory: if it is running, close it and import "
         "again to add these records"
@@ -132,11 +136,6 @@ class GumlogLog(RestartingLog):
 
     # --- resynchronising
 
-    def restart_offsets(self, segment: SegmentFile) -> Range:
-        """After a restart GUMLOG continues after the first record if the index ends in zeros, and at the segment's
-        first offset if the index is empty."""
-        return segment.base, segment.base + 2
-
     def head_at(self, segment: SegmentFile, position: int) -> Head | None:
         """Return a message that parses, or the beginning of one whose lengths are consistent."""
         if position + HEAD_BYTES > segment.size:
@@ -156,28 +155,11 @@ class GumlogLog(RestartingLog):
 
     def likely_heads(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
         """Select by a length below 4 GiB and a known first field."""
-        if window.find(bytes(4)) < 0:
+        if not contains(window, bytes(4)):  # the upper half of a length
             return np.empty(0, np.int64)
         lengths = numbers_in(window, count, 0, ">u8")
         found = np.flatnonzero((lengths > 0) & (lengths <= MAX_VALUE_BYTES))
         return found[np.isin(numbers_in(window, count, HEAD_BYTES, "u1")[found], _TAGS)]
-
-    def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
-        """Search for the upper half of a length, which is zero."""
-        at = data.find(0, start, end)  # finding one byte is much faster than finding four
-        return at >= 0 and data.find(bytes(4), at, end) >= 0
-
-    def may_follow(self, segment: SegmentFile, head: Head, following: Head) -> bool:
-        """Accept the next offset, the same one (GUMLOG is stuck), a restart, or another torn record."""
-        low, high = self.restart_offsets(segment)
-        assert head.offset is not None
-        if following.offset is None:
-            return True
-        return following.offset in (head.offset, head.offset + 1) or low <= following.offset < high
-
-    def may_begin_head(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
-        """Accept a length below 4 GiB."""
-        return not any(rest[:4])
 
     def indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
         """Return the nearest record that one of the next entries points at."""

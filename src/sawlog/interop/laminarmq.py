@@ -39,13 +39,12 @@ from zlib import crc32
 
 import numpy as np
 
-from ..batch import kernel
 from ..errors import ExportRefused, InvalidConfig
 from ..log.log import Log
 from ..storage import Directory
 from .detection import Sniffed, read_start
 from .exporting import ExportRows, SegmentWriter, write_segments
-from .foreign import Decoder, ExportJob, ExportReport, Kind
+from .foreign import ExportJob, ExportReport, Kind
 from .laminarmq_unindexed import Unindexed, decode, find_unindexed, first_head, heads_at, index_in_head
 from .records import (
     MAX_OFFSET,
@@ -54,8 +53,10 @@ from .records import (
     Trust,
     Values,
     assign_offsets,
+    checksums,
     gathered,
     number_header,
+    numbers_at,
 )
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat, WalkedLog, WalkStep
 
@@ -135,10 +136,9 @@ class LaminarmqLog(WalkedLog):
         if count:
             count = max(int(np.searchsorted(ends[:count] - cursor.position, CHUNK_BYTES, "right")), 1)
             data = self.read_data(segment, cursor.position, int(ends[count - 1]) - cursor.position)
-            checksums = np.empty(count, np.int64)
             inside = starts[:count] - cursor.position
-            kernel.crc32_of(data, memoryview(inside), memoryview(lengths[:count].copy()), memoryview(checksums))
-            right = _leading(checksums.astype(np.uint64) == entries["checksum"][:count])
+            found = checksums(data, inside, lengths[:count]).astype(np.uint64)
+            right = _leading(found == entries["checksum"][:count])
             if right:
                 return self._records(segment, cursor, data, inside[:right], lengths[:right])
         return self._bad_entry(segment, cursor, entries)
@@ -146,52 +146,50 @@ class LaminarmqLog(WalkedLog):
     def _records(
         self, segment: SegmentFile, cursor: Cursor, data: memoryview, starts: Numbers, lengths: Numbers
     ) -> WalkStep:
-        """Take records whose checksums match, up to one whose metadata differs from the first."""
-        if self.decoder is not None:
-            return self._decoded_records(segment, cursor, data, starts, lengths, self.decoder)
-        sizes = np.empty(len(starts), np.int64)
-        kernel.numbers_at(data, memoryview(starts), 0, 4, False, memoryview(sizes))
+        """Take records whose checksums match, up to the first with invalid metadata or, without a decoder, with
+        metadata of another size."""
+        known = self._known_metadata if self.decoder is None else self._decoded_metadata
+        sizes, stored, detail = known(cursor.count.stored + 1, data, starts, lengths)
+        good = len(stored)
+        if not good:
+            after = cursor.to(cursor.position + int(lengths[0]), cursor.count.skip(), entry=cursor.entry + _ENTRY_BYTES)
+            detail += "; the checksum is right"
+            return self.lose(segment, cursor, after, Kind.UNREADABLE, detail, int(lengths[0]))
+        inside, rest = starts[:good] + 4, lengths[:good] - 4
+        headers = {} if self.decoder is None else {_METADATA: gathered(data, inside, sizes)}
+        found = Values(data, stored, inside + sizes, rest - sizes, headers)
+        return self._numbered(segment, cursor, found, starts)
+
+    def _known_metadata(
+        self, following: int, data: memoryview, starts: Numbers, lengths: Numbers
+    ) -> tuple[Numbers, Numbers, str]:
+        """Return the sizes of the first records' metadata, their indices, and what is wrong if there are none."""
+        sizes = numbers_at(data, starts, 0, 4)
         size = int(sizes[0])
         tags = np.frombuffer(data, np.uint8)[starts + 4]
-        same = _leading((sizes == size) & (tags == (size > 1)) & (lengths >= 4 + size))
-        if size not in (1, 5, 9) or not same:
-            detail = f"{size} bytes of metadata are not MetaWithIdx<(), u32> or <(), u64>; the checksum is right"
-            return self._bad_metadata(segment, cursor, int(lengths[0]), detail)
-        starts, lengths = starts[:same], lengths[:same]
-        first = cursor.count.stored + 1
-        stored = np.arange(first, first + same, dtype=np.int64)
-        if size > 1:
+        same = _leading((sizes == size) & (tags == (size > 1)) & (lengths >= 4 + size)) if size in (1, 5, 9) else 0
+        stored = np.arange(following, following + same, dtype=np.int64)
+        if same and size > 1:
             self.index_bytes = size - 1
-            kernel.numbers_at(data, memoryview(starts), 5, size - 1, False, memoryview(stored))
-        return self._numbered(segment, cursor, Values(data, stored, starts + 4 + size, lengths - 4 - size), starts)
+            stored = numbers_at(data, starts[:same], 5, size - 1)
+        return sizes[:same], stored, f"{size} bytes of metadata are not MetaWithIdx<(), u32> or <(), u64>"
 
-    def _decoded_records(
-        self,
-        segment: SegmentFile,
-        cursor: Cursor,
-        data: memoryview,
-        starts: Numbers,
-        lengths: Numbers,
-        decoder: Decoder,
-    ) -> WalkStep:
-        """Take records up to one whose metadata the decoder rejects."""
-        sizes, stored = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
-        good, following = 0, cursor.count.stored + 1
+    def _decoded_metadata(
+        self, following: int, data: memoryview, starts: Numbers, lengths: Numbers
+    ) -> tuple[Numbers, Numbers, str]:
+        """The same with the caller's decoder, up to the first record that it rejects."""
+        assert self.decoder is not None
+        sizes, stored, size = [], [], 0
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
             size = int.from_bytes(data[start : start + 4], "little")
-            index = decode(decoder, bytes(data[start + 4 : start + 4 + size])) if size <= length - 4 else -1
+            index = decode(self.decoder, bytes(data[start + 4 : start + 4 + size])) if size <= length - 4 else -1
             if index is not None and not 0 <= index < MAX_OFFSET:
                 break
-            sizes[good], stored[good] = size, following if index is None else index
-            good, following = good + 1, int(stored[good]) + 1
-        if not good:
-            detail = f"the decoder rejects {size} bytes of metadata; the checksum is right"
-            return self._bad_metadata(segment, cursor, int(lengths[0]), detail)
-        sizes = sizes[:good]
-        inside, rest = starts[:good] + 4, lengths[:good] - 4
-        metadata = gathered(data, inside, sizes)
-        found = Values(data, stored[:good], inside + sizes, rest - sizes, {_METADATA: metadata})
-        return self._numbered(segment, cursor, found, starts)
+            sizes.append(size)
+            stored.append(following if index is None else index)
+            following = stored[-1] + 1
+        detail = f"the decoder rejects {size} bytes of metadata"
+        return np.array(sizes, np.int64), np.array(stored, np.int64), detail
 
     def _numbered(self, segment: SegmentFile, cursor: Cursor, found: Values, starts: Numbers) -> WalkStep:
         """Assign offsets to records with these indices; `starts` are the positions before their metadata."""
@@ -210,17 +208,6 @@ class LaminarmqLog(WalkedLog):
         return WalkStep(cursor.to(end, numbered.count, entry=cursor.entry + _ENTRY_BYTES * count), values)
 
     # --- damage
-
-    def _lose(
-        self, segment: SegmentFile, cursor: Cursor, after: Cursor, kind: Kind, detail: str, size_bytes: int
-    ) -> WalkStep:
-        offset = cursor.count.next_offset
-        lost = self.note(kind, segment, cursor.position, detail, "lost", size_bytes=size_bytes, offset=offset)
-        return WalkStep(after, lost=lost)
-
-    def _bad_metadata(self, segment: SegmentFile, cursor: Cursor, length: int, detail: str) -> WalkStep:
-        after = cursor.to(cursor.position + length, cursor.count.skip(), entry=cursor.entry + _ENTRY_BYTES)
-        return self._lose(segment, cursor, after, Kind.UNREADABLE, detail, length)
 
     def _bad_entry(self, segment: SegmentFile, cursor: Cursor, entries: Entries) -> WalkStep:
         """Handle an entry that does not follow the previous one, or whose record is bad."""
@@ -306,7 +293,7 @@ class LaminarmqLog(WalkedLog):
         detail = f"the entry at byte {cursor.entry} of the index has {length} bytes; their checksum does not match"
         if int(entries["checksum"][0]) >> 32:
             detail += " (it has more than 32 bits: another hasher than crc32fast?)"
-        return self._lose(segment, cursor, step, Kind.CHECKSUM, detail, length)
+        return self.lose(segment, cursor, step, Kind.CHECKSUM, detail, length)
 
     def _end_of_index(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
         """Examine the rest of both files after the last complete entry."""
@@ -328,7 +315,7 @@ class LaminarmqLog(WalkedLog):
             return WalkStep(after)
         if self._holds_records(segment, cursor):
             detail = f"{left} bytes of records without entries in the index"
-            return self._lose(segment, cursor, after, Kind.INDEX_BEHIND, detail, left)
+            return self.lose(segment, cursor, after, Kind.INDEX_BEHIND, detail, left)
         self._cut_last_of_run(segment, cursor.position, segment.size, cursor.count.next_offset)
         return WalkStep(after)
 
@@ -361,7 +348,7 @@ class LaminarmqLog(WalkedLog):
         after = self.enter(cursor.segment + 1, cursor)
         if left <= 0:
             return WalkStep(after)
-        return self._lose(segment, cursor, after, Kind.MISSING_FILE, detail, left)
+        return self.lose(segment, cursor, after, Kind.MISSING_FILE, detail, left)
 
     # --- records without an entry
 
@@ -428,7 +415,7 @@ class LaminarmqLog(WalkedLog):
         skipped = 1 if found.resumes is None else max(found.resumes - count.stored - 1, 0)
         beyond = cursor.to(cursor.position + found.unclear, count.skip(skipped), loose=True)
         detail = "records without entries in the index, with no clear boundary between them"
-        lost = self._lose(segment, step.after, beyond, Kind.INDEX_BEHIND, detail, found.unclear - found.end)
+        lost = self.lose(segment, step.after, beyond, Kind.INDEX_BEHIND, detail, found.unclear - found.end)
         return WalkStep(beyond, step.values, lost.lost)
 
 
@@ -467,10 +454,10 @@ class LaminarmqWriter(SegmentWriter):
         heads = np.empty(len(rows), self._head)
         heads["size"], heads["tag"], heads["index"] = self._head.itemsize - 4, 1, rows.offsets
         data = rows.after(heads)
-        starts, checksums = np.cumsum(sizes) - sizes, np.empty(len(rows), np.int64)
-        kernel.crc32_of(data, memoryview(starts), memoryview(sizes.copy()), memoryview(checksums))
+        starts = np.cumsum(sizes) - sizes
         entries = np.empty(len(rows), _ENTRY)
-        entries["checksum"], entries["length"], entries["position"] = checksums, sizes, position + starts
+        entries["checksum"], entries["length"] = checksums(data, starts, sizes), sizes
+        entries["position"] = position + starts
         return data, entries.tobytes()
 
 

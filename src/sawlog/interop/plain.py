@@ -27,7 +27,6 @@ from zlib import crc32
 
 import numpy as np
 
-from ..batch import kernel
 from ..errors import ExportRefused, InvalidConfig, OffsetOutOfRange
 from ..log.log import Log
 from ..storage import Directory
@@ -35,7 +34,7 @@ from .detection import Sniffed, read_start
 from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
 from .foreign import ExportJob, ExportReport, Kind, OpenOptions
 from .frames import SEARCH_BYTES, FrameLog, Frames, HeadLayout, Parsed, ResyncPoint
-from .records import MAX_VALUE_BYTES, Count, Numbers, Trust, number_header
+from .records import MAX_VALUE_BYTES, Count, Numbers, Trust, checksums, number_header, numbers_at
 from .walking import Cursor, SegmentFile, WalkedFormat, segment_files
 
 NAME = "plain"
@@ -86,14 +85,12 @@ class PlainLog(FrameLog):
 
     def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
         """Verify the checksums, and the offset stored in each record."""
-        count, head = len(frames), self.head.size
-        checksums, found = np.empty(count, np.int64), np.empty(count, np.int64)
-        size = head - self.head.length_size
-        kernel.numbers_at(frames.data, memoryview(frames.starts), -head, size, False, memoryview(checksums))
-        kernel.crc32_of(frames.data, memoryview(frames.starts), memoryview(frames.lengths), memoryview(found))
-        meta = _META_BYTES if self.head is _SHORT else 0
-        right = (checksums == found) & (frames.lengths >= max(meta, 1))
-        good = count if right.all() else int(np.argmin(right))
+        head, meta = self.head.size, _META_BYTES if self.head is _SHORT else 0
+        right = numbers_at(frames.data, frames.starts, -head, head - self.head.length_size) == checksums(
+            frames.data, frames.starts, frames.lengths
+        )
+        right &= frames.lengths >= max(meta, 1)
+        good = len(frames) if right.all() else int(np.argmin(right))
         positions = segment.base + cursor.position + frames.starts[:good] - head
         if meta:
             self._check_offsets(segment, frames, positions)
@@ -101,9 +98,7 @@ class PlainLog(FrameLog):
         return Parsed(frames.starts[:good] + meta, frames.lengths[:good] - meta, None, headers)
 
     def _check_offsets(self, segment: SegmentFile, frames: Frames, positions: Numbers) -> None:
-        said = np.empty(len(positions), np.int64)
-        starts = np.ascontiguousarray(frames.starts[: len(positions)])
-        kernel.numbers_at(frames.data, memoryview(starts), 0, _META_BYTES, False, memoryview(said))
+        said = numbers_at(frames.data, frames.starts[: len(positions)], 0, _META_BYTES)
         wrong = np.flatnonzero(said != positions)
         if len(wrong):
             i = int(wrong[0])
@@ -225,10 +220,9 @@ class PlainWriter(SegmentWriter):
         if self._layout is _SHORT:
             heads["offset"] = self._next_byte + ends - sizes
         data = rows.after(heads)
-        starts, lengths, checksums = ends - sizes + head, sizes - head, np.empty(len(rows), np.int64)
-        kernel.crc32_of(data, memoryview(starts), memoryview(lengths), memoryview(checksums))
+        found = checksums(data, ends - sizes + head, sizes - head).astype("<u4")
         where = (ends - sizes)[:, None] + np.arange(4)
-        np.frombuffer(data, np.uint8)[where] = checksums.astype("<u4").view(np.uint8).reshape(-1, 4)
+        np.frombuffer(data, np.uint8)[where] = found.view(np.uint8).reshape(-1, 4)
         self._next_byte += int(ends[-1])
         return data, b""
 

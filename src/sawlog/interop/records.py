@@ -246,6 +246,20 @@ def gathered(data: memoryview, starts: Numbers, lengths: Numbers) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(starts), [None, ends, content], 0)
 
 
+def numbers_at(data: memoryview, starts: Numbers, at: int, size: int, *, big_endian: bool = False) -> Numbers:
+    """Read a number of `size` bytes, `at` bytes after each of these positions."""
+    found = np.empty(len(starts), np.int64)
+    kernel.numbers_at(data, memoryview(starts), at, size, big_endian, memoryview(found))
+    return found
+
+
+def checksums(data: memoryview, starts: Numbers, lengths: Numbers) -> Numbers:
+    """Return the CRC-32 (IEEE) of each of these parts."""
+    found = np.empty(len(starts), np.int64)
+    kernel.crc32_of(data, memoryview(starts), memoryview(lengths), memoryview(found))
+    return found
+
+
 def number_header(numbers: Numbers, where: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     """Return a header with a number per record, eight bytes, big endian; null except `where`."""
     ends = pa.py_buffer(np.arange(0, 8 * len(numbers) + 1, 8, dtype=np.int32))

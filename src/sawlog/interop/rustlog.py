@@ -25,15 +25,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..batch import kernel
 from ..errors import ExportRefused
 from ..log.log import Log
 from ..storage import Directory
 from .detection import Sniffed, detect_topics, read_start
 from .exporting import ExportRows, SegmentWriter, write_segments
 from .foreign import Detection, ExportJob, ExportReport, Kind
-from .frames import Frames, Head, HeadLayout, Parsed, Range, RestartingLog, numbers_in
-from .records import MAX_OFFSET, Numbers, Trust
+from .frames import Frames, Head, HeadLayout, Parsed, Range, RestartingLog, contains, numbers_in
+from .records import MAX_OFFSET, Numbers, Trust, numbers_at
 from .walking import Cursor, SegmentFile, WalkedFormat
 
 NAME = "rustlog"
@@ -51,7 +50,7 @@ class RustLogLog(RestartingLog):
     format = NAME
     suffixes = (".log", ".index")
     digits = "[0-9]{20}"
-    head = HeadLayout(HEAD_BYTES, 0, 4, True, MAX_RECORD_BYTES)
+    head = HeadLayout(HEAD_BYTES, 0, 4, True, MAX_RECORD_BYTES, offset_at=4)
     trust = Trust.BARE
 
     def list_segments(self, found: list[SegmentFile]) -> list[SegmentFile]:
@@ -64,8 +63,7 @@ class RustLogLog(RestartingLog):
 
     def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
         """Every frame is a record; only its offset can be wrong."""
-        stored = np.empty(len(frames), np.int64)
-        kernel.numbers_at(frames.data, memoryview(frames.starts), -8, 8, True, memoryview(stored))
+        stored = numbers_at(frames.data, frames.starts, -8, 8, big_endian=True)
         blank = (frames.lengths == 0) & (stored == 0)
         return Parsed(frames.starts, frames.lengths, stored, blank=blank)
 
@@ -117,10 +115,6 @@ class RustLogLog(RestartingLog):
 
     # --- resynchronising
 
-    def restart_offsets(self, segment: SegmentFile) -> Range:
-        """RustLog always restarts at the segment's first offset."""
-        return segment.base, segment.base + 1
-
     def head_at(self, segment: SegmentFile, position: int) -> Head | None:
         if position + HEAD_BYTES > segment.size:
             return None
@@ -134,29 +128,12 @@ class RustLogLog(RestartingLog):
         """Select by the offset and a valid length."""
         found: set[int] = set()
         for low, high in ranges:
-            if high - low > 1 or window.find(low.to_bytes(8, "big"), 4) >= 0:
+            if high - low > 1 or contains(window, low.to_bytes(8, "big"), 4):
                 offsets = numbers_in(window, count, 4, ">u8")
                 found.update(np.flatnonzero((offsets >= low) & (offsets < high)).tolist())
         at = np.array(sorted(found), np.int64)
         at = at[numbers_in(window, count, 0, ">u4")[at] <= MAX_RECORD_BYTES]
         return at[~_cannot_be_records(window, at, ranges[0][0])]
-
-    def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
-        """Search for the offset of the first record after a restart."""
-        first = segment.base.to_bytes(8, "big")
-        at = data.find(first[0], start, end)  # finding one byte is much faster than finding eight
-        return at >= 0 and data.find(first, at, end) >= 0
-
-    def may_follow(self, segment: SegmentFile, head: Head, following: Head) -> bool:
-        """Accept the next offset, or a restart."""
-        assert head.offset is not None
-        return following.offset in (head.offset + 1, segment.base)
-
-    def may_begin_head(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
-        """Accept a valid length and the first bytes of such an offset."""
-        assert head.offset is not None
-        heads = (offset.to_bytes(8, "big") for offset in (head.offset + 1, segment.base))
-        return rest[0] == 0 and any(each.startswith(rest[4:]) for each in heads)
 
     def indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
         """Return the first entry after the cursor that points at a record."""

@@ -297,6 +297,20 @@ class WalkedLog(ForeignLog):
         finding = Finding(kind, file, position, detail, outcome, size_bytes, offset)
         return self.add(finding, raising=self.strict and kind is not Kind.STRANGER)
 
+    def lose(
+        self, segment: SegmentFile, cursor: Cursor, after: Cursor, kind: Kind, detail: str, size_bytes: int
+    ) -> WalkStep:
+        """Report bytes that held records, and continue after them."""
+        offset = cursor.count.next_offset
+        lost = self.note(kind, segment, cursor.position, detail, "lost", size_bytes=size_bytes, offset=offset)
+        return WalkStep(after, lost=lost)
+
+    def cut(self, segment: SegmentFile, cursor: Cursor, until: int, kind: Kind, detail: str) -> WalkStep:
+        """Leave out bytes that are not a complete record."""
+        size, offset = until - cursor.position, cursor.count.next_offset
+        self.note(kind, segment, cursor.position, detail, "cut", size_bytes=size, offset=offset)
+        return WalkStep(cursor.to(until))
+
     # --- files
 
     def read_data(self, segment: SegmentFile, position: int, size: int) -> memoryview:
