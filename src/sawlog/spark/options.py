@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from ..addresses import is_address
 from ..batch.compression import CODECS, check_level
@@ -28,6 +28,8 @@ from ..clock import milliseconds
 from ..config import Isolation
 from ..errors import InvalidConfig
 from ..store.objects.bucket.connecting import is_option
+
+T = TypeVar("T")
 
 #: The key for everything but offsets in a position (see subscription.py).
 RESERVED = "$sawlog"
@@ -61,14 +63,24 @@ class OptionParser:
             raise self.wrong(name)
         return value
 
-    def flag(self, name: str, default: bool) -> bool:
-        """Parse `true` or `false`."""
+    def _parsed(self, name: str, parse: Callable[[str], T | None]) -> T | None:
+        """Parse an option; None if it is not given. `parse` returns None for an invalid value."""
         value = self._options.get(name)
         if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
+            return None
+        found = parse(value)
+        if found is None:
             raise self.wrong(name)
-        return value.lower() == "true"
+        return found
+
+    def choice(self, name: str, choices: Mapping[str, T]) -> T | None:
+        """Return what a value stands for."""
+        return self._parsed(name, choices.get)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Parse `true` or `false`."""
+        found = self._parsed(name, lambda value: {"true": True, "false": False}.get(value.lower()))
+        return default if found is None else found
 
     def number(self, name: str, least: int = 1) -> int | None:
         """Parse an integer of at least `least`."""
@@ -78,84 +90,96 @@ class OptionParser:
         return found
 
     def integer(self, name: str) -> int | None:
-        value = self._options.get(name)
-        if value is None:
-            return None
-        digits = value.strip()
-        found = _whole(digits.removeprefix("-"))
-        if found is None:
-            raise self.wrong(name)
-        return -found if digits.startswith("-") else found
+        return self._parsed(name, lambda value: _integer(value.strip()))
 
     def size(self, name: str) -> int | None:
         """Parse a number of bytes, such as 64m or 64MB."""
-        value = self._options.get(name)
-        if value is None:
-            return None
-        found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.strip().lower())
-        number = None if found is None else _whole(found[1])
-        if found is None or number is None or number < 1:
-            raise self.wrong(name)
-        return number << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
+        return self._parsed(name, _size)
 
     def duration_ms(self, name: str, default: int) -> int:
         """Parse a duration: 90s, 15m, 2 hours; a bare number is milliseconds."""
-        value = self._options.get(name)
-        if value is None:
-            return default
-        found = _DURATION.fullmatch(value.strip().lower())
-        number = None if found is None else _whole(found[1])
-        if found is None or number is None:
-            raise self.wrong(name)
-        return number * _UNITS[found[2] or "ms"]
+        found = self._parsed(name, _duration_ms)
+        return default if found is None else found
 
     def time(self, name: str) -> int | None:
         """Parse a time, in milliseconds since 1970."""
-        value = self._options.get(name)
-        if value is None:
-            return None
-        sign, digits = (-1, value.strip()[1:]) if value.strip().startswith("-") else (1, value.strip())
-        if digits.isdecimal():
-            number = _whole(digits)
-            if number is None:
-                raise self.wrong(name)
-            return sign * number
-        try:
-            moment = datetime.fromisoformat(value.strip())
-        except ValueError:
-            raise self.wrong(name) from None
-        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-        return int(milliseconds(moment))
+        return self._parsed(name, _time_ms)
 
     def each(self, name: str) -> tuple[tuple[str, int, int], ...] | None:
         """Parse JSON of the form {"topic": {"0": number}}."""
-        value = self._options.get(name)
-        if value is None:
-            return None
-        found = loaded_json(value)
-        made: list[tuple[str, int, int]] = []
-        if not isinstance(found, dict):
-            raise self.wrong(name)
-        found.pop(RESERVED, None)  # copied from a checkpoint
-        for topic, numbers in found.items():
-            if not isinstance(numbers, dict):
-                raise self.wrong(name)
-            for partition, number in numbers.items():
-                which = _whole(partition)
-                if which is None or isinstance(number, bool) or not isinstance(number, int):
-                    raise self.wrong(name)
-                made.append((topic, which, number))
-        return tuple(sorted(made))
+        return self._parsed(name, _numbers_by_partition)
+
+    def assigned(self, name: str) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
+        """Parse JSON of the form {"topic": [0, 1]}."""
+        return self._parsed(name, _assigned)
+
+
+# --- values: each function returns None for an invalid one
 
 
 def _whole(text: str) -> int | None:
-    """Parse a non-negative integer that fits into a Java long; None if it does not."""
+    """Parse a non-negative integer that fits into a Java long."""
     if not text.isdecimal() or len(text) > 19:
         return None
     return number if (number := int(text)) < 2**63 else None
 
 
-def loaded_json(text: str) -> Any:
+def _integer(text: str) -> int | None:
+    found = _whole(text.removeprefix("-"))
+    return -found if found is not None and text.startswith("-") else found
+
+
+def _size(text: str) -> int | None:
+    found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", text.strip().lower())
+    number = None if found is None else _whole(found[1])
+    return number << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]] if found is not None and number else None
+
+
+def _duration_ms(text: str) -> int | None:
+    found = _DURATION.fullmatch(text.strip().lower())
+    number = None if found is None else _whole(found[1])
+    return None if found is None or number is None else number * _UNITS[found[2] or "ms"]
+
+
+def _time_ms(text: str) -> int | None:
+    text = text.strip()
+    if text.removeprefix("-").isdecimal():
+        return _integer(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return int(milliseconds(moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment))
+
+
+def _numbers_by_partition(text: str) -> tuple[tuple[str, int, int], ...] | None:
+    found = _json(text)
+    if not isinstance(found, dict):
+        return None
+    found.pop(RESERVED, None)  # copied from a checkpoint
+    made: list[tuple[str, int, int]] = []
+    for topic, numbers in found.items():
+        for partition, number in numbers.items() if isinstance(numbers, dict) else [("", None)]:
+            which = _whole(partition)
+            if which is None or isinstance(number, bool) or not isinstance(number, int):
+                return None
+            made.append((topic, which, number))
+    return tuple(sorted(made))
+
+
+def _assigned(text: str) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
+    found = _json(text)
+    if not isinstance(found, dict) or not found:
+        return None
+    for numbers in found.values():
+        if not isinstance(numbers, list) or not numbers:
+            return None
+        if any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in numbers):
+            return None
+    return tuple(sorted((topic, tuple(sorted(set(numbers)))) for topic, numbers in found.items()))
+
+
+def _json(text: str) -> Any:
     try:
         return parse_json(text)
     except ValueError:
@@ -240,6 +264,10 @@ _WRITE = {
 }
 
 ReplayCheck = Literal["counts", "content", "off"]
+_REPLAY_CHECKS: dict[str, ReplayCheck] = {name: name for name in get_args(ReplayCheck)}
+_LEVELS: dict[str, Isolation] = {name: name for name in get_args(Isolation)}
+_KAFKA_LEVELS: dict[str, Isolation] = {"read_committed": "committed", "read_uncommitted": "uncommitted"}
+_STRATEGIES: dict[str, Literal["error", "latest"]] = {"error": "error", "latest": "latest"}
 
 EARLIEST, LATEST = -2, -1
 #: Tasks are CPU-bound. Compared with Kafka's default, 3, this takes 50 % (random text) to 67 % (JSON) of the time
@@ -323,15 +351,12 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         for name in ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"):
             if given.text(name) is not None:
                 raise InvalidConfig(f"option {name} is for batches: a stream has no end")
-    strategy = given.text("startingoffsetsbytimestampstrategy") or "error"
-    if strategy not in ("error", "latest"):
-        raise given.wrong("startingoffsetsbytimestampstrategy")
     made = ReadOptions(
         where=StoreLocation(path, storage),
         subscription=_subscription(given),
         start=_point(given, "starting"),
         end=_point(given, "ending") or OffsetSpec("latest"),
-        later_than_all=strategy,  # type: ignore[arg-type]
+        later_than_all=given.choice("startingoffsetsbytimestampstrategy", _STRATEGIES) or "error",
         fail_on_data_loss=given.flag("failondataloss", True),
         columns=_columns(given),
         min_partitions=given.number("minpartitions"),
@@ -346,12 +371,15 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         snapshot=given.text("snapshot"),
     )
     if streaming:
-        _check_limits(made)
-        _check_start(made)
+        _check_stream(made)
     return made
 
 
-def _check_start(options: ReadOptions) -> None:
+def _check_stream(options: ReadOptions) -> None:
+    """Check the options of a stream against each other."""
+    least, most = options.min_offsets, options.max_offsets
+    if least is not None and most is not None and least > most:
+        raise InvalidConfig(f"option minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
     if options.starting_table and options.start is not None and options.start.kind != "earliest":
         raise InvalidConfig(
             f"options startingTable and {options.start.option} contradict each other: a table is read from its start"
@@ -360,23 +388,12 @@ def _check_start(options: ReadOptions) -> None:
 
 def _isolation(given: OptionParser) -> Isolation:
     """Parse `isolation`, or Kafka's name for it. Unlike Kafka's, the default reads committed records only."""
-    ours, kafkas = given.text("isolation"), given.text("kafka.isolation.level")
-    levels: dict[str | None, Isolation] = {"read_committed": "committed", "read_uncommitted": "uncommitted"}
-    if kafkas is not None and kafkas not in levels:
-        raise given.wrong("kafka.isolation.level")
-    if ours is None:
-        return levels.get(kafkas, "committed")
-    if ours not in ("committed", "uncommitted"):
-        raise given.wrong("isolation")
-    if kafkas is not None and levels[kafkas] != ours:
-        raise InvalidConfig(f"options isolation={ours} and kafka.isolation.level={kafkas} contradict each other")
-    return ours  # type: ignore[return-value]
-
-
-def _check_limits(options: ReadOptions) -> None:
-    least, most = options.min_offsets, options.max_offsets
-    if least is not None and most is not None and least > most:
-        raise InvalidConfig(f"option minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
+    kafkas = given.choice("kafka.isolation.level", _KAFKA_LEVELS)
+    ours = given.choice("isolation", _LEVELS)
+    if None not in (ours, kafkas) and ours != kafkas:
+        said = given.text("kafka.isolation.level")
+        raise InvalidConfig(f"options isolation={ours} and kafka.isolation.level={said} contradict each other")
+    return ours or kafkas or "committed"
 
 
 def check_range(options: ReadOptions) -> None:
@@ -435,21 +452,7 @@ def _subscription(given: OptionParser) -> Subscription:
         except re.error as error:
             raise InvalidConfig(f"option subscribePattern={pattern!r} is not a regular expression: {error}") from error
         return Subscription(pattern=pattern)
-    return Subscription(assigned=_assigned(given))
-
-
-def _assigned(given: OptionParser) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    found = loaded_json(given.text("assign") or "")
-    if not isinstance(found, dict) or not found:
-        raise given.wrong("assign")
-    made: list[tuple[str, tuple[int, ...]]] = []
-    for topic, numbers in found.items():
-        if not isinstance(numbers, list) or not numbers:
-            raise given.wrong("assign")
-        if any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in numbers):
-            raise given.wrong("assign")
-        made.append((topic, tuple(sorted(set(numbers)))))
-    return tuple(sorted(made))
+    return Subscription(assigned=given.assigned("assign") or ())
 
 
 def _point(given: OptionParser, which: str) -> OffsetSpec | None:
@@ -499,15 +502,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         transaction=None if name is None or number is None else (name, number),
         compression_level=level,
         create_store=given.flag("createstore", False),
-        replay_check=_replay_check(given),
+        replay_check=given.choice("replaycheck", _REPLAY_CHECKS) or "counts",
     )
-
-
-def _replay_check(given: OptionParser) -> ReplayCheck:
-    found = given.text("replaycheck") or "counts"
-    if found not in get_args(ReplayCheck):
-        raise given.wrong("replaycheck")
-    return found  # type: ignore[return-value]
 
 
 def _compression(given: OptionParser) -> tuple[str | None, int | None]:
