@@ -24,17 +24,16 @@ A value that ends with such a run is treated as a torn record: without a checksu
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from ..batch import kernel
 from .foreign import Kind
 from .records import MAX_OFFSET, Numbered, Numbers, Trust, Values, assign_offsets, number_header
-from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedLog, WalkStep
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedLog, WalkStep, only_zeros
 
 #: Maximum number of records per step.
 _MAX_ROWS = 1 << 17
@@ -99,19 +98,6 @@ class Frames:
         return int(self.starts[number] + self.lengths[number])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Parsed:
-    """Decoded frames: the values of the first `len(starts)` of them; the next one, if any, is bad."""
-
-    starts: Numbers
-    lengths: Numbers
-    #: The offset stored in each record; None if records do not store it.
-    stored: Numbers | None
-    headers: Mapping[str, pa.Array] = field(default_factory=dict)
-    #: Mask of the frames that are all zeros, and so may not be records.
-    blank: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-
-
 class FrameLog(WalkedLog):
     """A log of length-prefixed records. A format defines `head` and `trust`, and implements `parse` and `resync`."""
 
@@ -121,8 +107,9 @@ class FrameLog(WalkedLog):
     parse_defect = Kind.UNREADABLE, "a record that does not parse"
 
     @abstractmethod
-    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
-        """Decode the frames."""
+    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Values:
+        """Decode the frames up to the first bad one, with the offsets that are stored in them. If the system stores
+        none, the offsets continue those before the cursor."""
 
     @abstractmethod
     def resync(self, segment: SegmentFile, cursor: Cursor) -> ResyncPoint | None:
@@ -137,7 +124,7 @@ class FrameLog(WalkedLog):
         return None
 
     def torn_among(
-        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
+        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Values, numbered: Numbered
     ) -> WalkStep | None:
         """Step up to the first torn record, or over it; None if no record is torn. Only for formats without
         checksums."""
@@ -147,7 +134,7 @@ class FrameLog(WalkedLog):
         """Return True if a record is known to be at this position even if all its bytes are zeros."""
         return False
 
-    def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+    def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers) -> int:
         """Compare the records just read, from `cursor` on, with the index; return the index position after them."""
         return cursor.entry
 
@@ -175,8 +162,7 @@ class FrameLog(WalkedLog):
             return self._take(segment, cursor, frames, parsed, numbered) if torn is None else torn
         kind, detail = self.parse_defect
         if numbered.bad:
-            assert parsed.stored is not None
-            said = int(parsed.stored[0]) % 2**64
+            said = int(parsed.offsets[0]) % 2**64
             detail = f"a record has offset {said}, expected {cursor.count.stored + 1}; no neighbour confirms it"
         return self._bad_frame(segment, cursor, frames, kind, detail)
 
@@ -199,16 +185,13 @@ class FrameLog(WalkedLog):
         broken = why == kernel.WALK_BAD or (why == kernel.WALK_SHORT and size == rest)
         return Frames(data, starts[:count], lengths[:count], not broken, end == rest)
 
-    def _number(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed) -> Numbered:
-        good = len(parsed.starts)
-        blank = np.flatnonzero(parsed.blank[1:good])
+    def _number(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Values) -> Numbered:
+        good = len(parsed)
+        blank = np.flatnonzero(_are_blank(frames, parsed)[1:])
         if len(blank):
             good = int(blank[0]) + 1  # the next step checks for anything but zeros
-        if parsed.stored is None:
-            following = cursor.count.next_offset
-            return Numbered(np.arange(following, following + good, dtype=np.int64), cursor.count.skip(good))
         return assign_offsets(
-            parsed.stored[:good],
+            parsed.offsets[:good],
             cursor.count,
             base=segment.base,
             trust=self.trust,
@@ -217,19 +200,19 @@ class FrameLog(WalkedLog):
         )
 
     def _take(
-        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
+        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Values, numbered: Numbered
     ) -> WalkStep:
         """Accept the numbered records."""
         taken = len(numbered.offsets)
         positions = cursor.position + frames.starts[:taken] - self.head.size
         for each in numbered.anomalies:
             self.note(each.kind, segment, int(positions[each.index]), each.detail, each.outcome, offset=each.offset)
-        headers = {name: each.slice(0, taken) for name, each in parsed.headers.items()}
-        stored = None if parsed.stored is None else parsed.stored[:taken]
-        if stored is not None and (numbered.anomalies or cursor.count.next_offset != cursor.count.stored + 1):
+        values = parsed.slice(0, taken)
+        stored, headers = values.offsets, dict(values.headers)
+        if numbered.anomalies or cursor.count.next_offset != cursor.count.stored + 1:
             # Records that could not keep their offset have the original one in a header.
             headers[f"{self.format}.offset"] = number_header(stored, stored != numbered.offsets)
-        values = Values(frames.data, numbered.offsets, parsed.starts[:taken], parsed.lengths[:taken], headers)
+        values = replace(values, offsets=numbered.offsets, headers=headers)
         entry = self.check_entries(segment, cursor, positions, stored)
         return WalkStep(cursor.to(cursor.position + frames.end(taken - 1), numbered.count, entry=entry), values)
 
@@ -243,13 +226,7 @@ class FrameLog(WalkedLog):
             return False
         if self.is_record_of_zeros(segment, position):
             return False
-        size = head
-        while position < segment.size:
-            if np.frombuffer(self.read_data(segment, position, size), np.uint8).any():
-                return False
-            position += size
-            size = min(CHUNK_BYTES, segment.size - position)
-        return True
+        return only_zeros(lambda start, size: self.read_data(segment, start, size), position, segment.size)
 
     def _no_frame(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
         """Skip bytes that do not begin with a complete frame."""
@@ -284,9 +261,7 @@ class FrameLog(WalkedLog):
             return False
         second = Frames(frames.data, frames.starts[1:2], frames.lengths[1:2], frames.clear, False)
         parsed = self.parse(segment, cursor.to(cursor.position + frames.end(0), cursor.count.skip()), second)
-        if not len(parsed.starts):
-            return False
-        return parsed.stored is None or int(parsed.stored[0]) == cursor.count.stored + 2
+        return len(parsed) > 0 and int(parsed.offsets[0]) == cursor.count.stored + 2
 
     def _lose_up_to(self, end: int, segment: SegmentFile, cursor: Cursor, kind: Kind, detail: str) -> WalkStep:
         """Skip bytes that held an unknown number of records."""
@@ -342,6 +317,10 @@ class RestartingLog(FrameLog):
         """Return the head of a possible record; None if no record can begin at this position."""
 
     @abstractmethod
+    def restart_mark(self, segment: SegmentFile) -> bytes:
+        """Return bytes that are in the head of every record written after a restart."""
+
+    @abstractmethod
     def likely_heads(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
         """Return which of the first `count` bytes may begin a record with an offset in these ranges."""
 
@@ -376,8 +355,7 @@ class RestartingLog(FrameLog):
         ranges: tuple[Range, ...] = (self.restart_offsets(segment),)
         if not exact and 0 <= offset < MAX_OFFSET:
             ranges = (*ranges, (offset, offset + 1))  # the same record, written again
-        head = self.head_at(segment, start)
-        if broken and (head is None or not self._is_followed(segment, head)):
+        if broken and ((head := self.head_at(segment, start)) is None or not self._is_followed(segment, head)):
             return self._find_tear_in_broken(segment, start, end, offset, ranges)
         first: int | None = None
         visited: set[int] = set()
@@ -459,14 +437,8 @@ class RestartingLog(FrameLog):
 
     def _is_zeros(self, segment: SegmentFile, head: Head) -> bool:
         """Return True if only zeros follow the length of a record."""
-        position, size = head.start + self.head.length_at + self.head.length_size, 64
-        end = min(head.end, segment.size)
-        while position < end:
-            size = min(size, end - position)
-            if any(self.peek(segment, position, size)):
-                return False
-            position, size = position + size, _PEEK_BYTES
-        return True
+        start = head.start + self.head.length_at + self.head.length_size
+        return only_zeros(lambda at, size: self.peek(segment, at, size), start, min(head.end, segment.size))
 
     def _candidates(self, segment: SegmentFile, start: int, end: int, ranges: tuple[Range, ...]) -> Iterator[int]:
         """Yield the positions from `start` to before `end` where a record with an offset in one of `ranges` may
@@ -482,13 +454,10 @@ class RestartingLog(FrameLog):
             start += _WINDOW_BYTES
 
     def torn_among(
-        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
+        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Values, numbered: Numbered
     ) -> WalkStep | None:
-        stored, head = parsed.stored, self.head.size
-        if stored is None:
-            return None
-        taken = len(numbered.offsets)
-        ended = taken == len(parsed.starts) and (taken < len(frames) or not frames.clear)
+        stored, head, taken = parsed.offsets, self.head.size, len(numbered.offsets)
+        ended = taken == len(parsed) and (taken < len(frames) or not frames.clear)
         broken = numbered.bad or ended or self._zeros_follow(segment, cursor, frames, parsed, taken)
         last, odd = taken - 1, {each.index for each in numbered.anomalies}
         odd |= {number - 1 for number in odd}
@@ -507,9 +476,9 @@ class RestartingLog(FrameLog):
                 return self._cut_torn(segment, cursor, found)
         return None
 
-    def _zeros_follow(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, taken: int) -> bool:
+    def _zeros_follow(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Values, taken: int) -> bool:
         """Return True if only zeros follow the accepted records."""
-        if taken >= len(parsed.blank) or not parsed.blank[taken]:
+        if not _are_blank(frames, parsed)[taken : taken + 1].any():
             return False
         return self._is_blank(segment, cursor.to(cursor.position + frames.end(taken - 1)))
 
@@ -519,7 +488,10 @@ class RestartingLog(FrameLog):
         head = self.head.size
         before = stored[:last] - segment.base
         long = np.flatnonzero((before >= 0) & (frames.lengths[:last] + head > head * before))
-        return sorted({*long.tolist(), *(number for number in odd if 0 <= number <= last), last})
+        data = bytes(frames.data) if len(long) else b""
+        mark, starts, ends = self.restart_mark(segment), frames.starts, frames.starts + frames.lengths
+        held = (number for number in long.tolist() if contains(data, mark, int(starts[number]), int(ends[number])))
+        return sorted({*held, *(number for number in odd if 0 <= number <= last), last})
 
     # --- a broken chain
 
@@ -562,12 +534,18 @@ class RestartingLog(FrameLog):
         return max(reach, head.end)
 
 
+def _are_blank(frames: Frames, parsed: Values) -> npt.NDArray[np.bool_]:
+    """Return which of the decoded frames are all zeros, and so may not be records."""
+    blank: npt.NDArray[np.bool_] = (frames.lengths[: len(parsed)] == 0) & (parsed.offsets == 0)
+    return blank
+
+
 def numbers_in(window: bytes, count: int, at: int, type_: str) -> np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]:
     """Return the numbers `at` bytes after each of the first `count` bytes, as a view."""
     return np.ndarray((count,), type_, window, at, (1,))
 
 
-def contains(data: bytes, pattern: bytes, start: int = 0) -> bool:
+def contains(data: bytes, pattern: bytes, start: int = 0, end: int | None = None) -> bool:
     """Search for a pattern whose first byte is rare: finding one byte is much faster than finding several."""
-    at = data.find(pattern[:1], start)
-    return at >= 0 and data.find(pattern, at) >= 0
+    at = data.find(pattern[:1], start, end)
+    return at >= 0 and data.find(pattern, at, end) >= 0

@@ -36,8 +36,8 @@ from ..storage import Directory
 from .detection import Sniffed, read_start
 from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
 from .foreign import ExportJob, ExportReport, Kind
-from .frames import Frames, Head, HeadLayout, Parsed, Range, RestartingLog, contains, numbers_in
-from .records import MAX_OFFSET, MAX_VALUE_BYTES, Numbers, Trust, number_header
+from .frames import Frames, Head, HeadLayout, Range, RestartingLog, contains, numbers_in
+from .records import MAX_OFFSET, MAX_VALUE_BYTES, Numbers, Trust, Values, number_header
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat
 
 NAME = "gumlog"
@@ -73,15 +73,15 @@ class GumlogLog(RestartingLog):
         self.check_open()
         return io.BufferedReader(_Stores(self), CHUNK_BYTES)
 
-    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
+    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Values:
         return _parse(frames)
 
     # --- the index
 
-    def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+    def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers) -> int:
         """Report index entries that point elsewhere. The returned position counts records, not entries."""
         first = cursor.entry // _ENTRY_BYTES
-        if cursor.loose and stored is not None:  # only the offsets tell how many records were skipped
+        if cursor.loose:  # only the offsets tell how many records were skipped
             first = max(first, int(stored[0]) - segment.base)
         last = min(first + len(positions), segment.index_size // _ENTRY_BYTES)
         if last > first:
@@ -153,9 +153,13 @@ class GumlogLog(RestartingLog):
         numbers = self.peek(segment, end - length + (skipped or 0), length - (skipped or 0))
         return Head(_offset_in(numbers), position, end, not length)
 
+    def restart_mark(self, segment: SegmentFile) -> bytes:
+        """Return the upper half of a length."""
+        return bytes(4)
+
     def likely_heads(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
         """Select by a length below 4 GiB and a known first field."""
-        if not contains(window, bytes(4)):  # the upper half of a length
+        if not contains(window, bytes(4)):
             return np.empty(0, np.int64)
         lengths = numbers_in(window, count, 0, ">u8")
         found = np.flatnonzero((lengths > 0) & (lengths <= MAX_VALUE_BYTES))
@@ -194,10 +198,10 @@ def _offset_in(numbers: bytes) -> int | None:
     """Return the offset in the part of a message after its value; None if that does not parse."""
     data = memoryview(numbers)
     parsed = _parse(Frames(data, np.zeros(1, np.int64), np.array([len(data)], np.int64), True, False))
-    return int(parsed.stored[0]) if parsed.stored is not None and len(parsed.starts) else None
+    return int(parsed.offsets[0]) if len(parsed) else None
 
 
-def _parse(frames: Frames) -> Parsed:
+def _parse(frames: Frames) -> Values:
     """Decode messages, up to the first that does not parse."""
     count = len(frames)
     starts, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -212,7 +216,7 @@ def _parse(frames: Frames) -> Parsed:
     )
     stored, terms, types = numbers[:good].T
     headers = {_TERM: number_header(terms, terms != 0), _TYPE: number_header(types, types != 0)}
-    return Parsed(starts[:good], lengths[:good], stored, headers, blank=frames.lengths[:good] == 0)
+    return Values(frames.data, stored, starts[:good], lengths[:good], headers)
 
 
 class _Stores(io.RawIOBase):
@@ -308,8 +312,8 @@ def _count_records(data: memoryview, base: int) -> tuple[int, bool]:
     starts, lengths = np.empty(64, np.int64), np.empty(64, np.int64)
     views = memoryview(starts), memoryview(lengths)
     count, end, _ = kernel.walk_frames(data, 0, len(data), HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES, *views)
-    stored = _parse(Frames(data, starts[:count], lengths[:count], True, False)).stored
-    if stored is None or not count or not len(stored):
+    stored = _parse(Frames(data, starts[:count], lengths[:count], True, False)).offsets
+    if not len(stored):
         length = int.from_bytes(data[:HEAD_BYTES], "big")
         started = _SNIFF_BYTES < length <= MAX_VALUE_BYTES and bytes(data[8:9]) == b"\x0a"
         return int(started), False  # one record that is longer than the bytes that were read

@@ -213,11 +213,10 @@ class KafkaLog(ForeignLog):
         self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records as Arrow, a few megabytes of batches at a time."""
-        return self._tables(start, end, columns, progress, self._committed)
+        return self._tables(start, end, columns, progress, committed=True)
 
     def stored(self, start: int, end: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the same records as `tables`, plus those of aborted and open transactions."""
-        return self._tables(start, end, columns, None, lambda rows: rows)
+        return self._tables(start, end, columns, None, committed=False)
 
     def _committed(self, rows: Rows) -> Rows:
         """Return these batches without those of aborted and open transactions."""
@@ -251,7 +250,8 @@ class KafkaLog(ForeignLog):
         end: int | None,
         columns: Sequence[str],
         progress: Progress | None,
-        visible: Callable[[Rows], Rows],
+        *,
+        committed: bool,
     ) -> Iterator[pa.RecordBatch]:
         from ..batch.arrow import schema, to_arrow
 
@@ -260,8 +260,8 @@ class KafkaLog(ForeignLog):
             raise OffsetOutOfRange(start, self.lowest_offset, self.next_offset, self.path)
         last = self.next_offset if end is None else min(end, self.next_offset)
         for segment, chunk in self.chunks(start, last):
-            if chunk.special:
-                chunk.keep(visible(chunk.rows))
+            if chunk.special and committed:
+                chunk.keep(self._committed(chunk.rows))
                 if not len(chunk.rows):
                     continue
             try:

@@ -58,7 +58,7 @@ from .records import (
     number_header,
     numbers_at,
 )
-from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat, WalkedLog, WalkStep
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat, WalkedLog, WalkStep, only_zeros
 
 NAME = "laminarmq"
 _ENTRY_BYTES = 16
@@ -122,8 +122,6 @@ class LaminarmqLog(WalkedLog):
     def step(self, cursor: Cursor) -> WalkStep:
         """Read as many consecutive entries with good records as possible, or handle one defect."""
         segment = self.segments[cursor.segment]
-        if segment.index is None:
-            return self._no_index(segment, cursor)
         if segment.index_size - cursor.entry < _ENTRY_BYTES:
             return self._end_of_index(segment, cursor)
         count = min((segment.index_size - cursor.entry) // _ENTRY_BYTES, _MAX_ROWS)
@@ -163,7 +161,7 @@ class LaminarmqLog(WalkedLog):
     def _known_metadata(
         self, following: int, data: memoryview, starts: Numbers, lengths: Numbers
     ) -> tuple[Numbers, Numbers, str]:
-        """Return the sizes of the first records' metadata, their indices, and what is wrong if there are none."""
+        """Return the sizes of the first records' metadata, their indices, and the error for a record without any."""
         sizes = numbers_at(data, starts, 0, 4)
         size = int(sizes[0])
         tags = np.frombuffer(data, np.uint8)[starts + 4]
@@ -177,7 +175,7 @@ class LaminarmqLog(WalkedLog):
     def _decoded_metadata(
         self, following: int, data: memoryview, starts: Numbers, lengths: Numbers
     ) -> tuple[Numbers, Numbers, str]:
-        """The same with the caller's decoder, up to the first record that it rejects."""
+        """Return the same with the caller's decoder, up to the first record that it rejects."""
         assert self.decoder is not None
         sizes, stored, size = [], [], 0
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
@@ -213,7 +211,7 @@ class LaminarmqLog(WalkedLog):
         """Handle an entry that does not follow the previous one, or whose record is bad."""
         checksum, length, position = (int(number) for number in entries[0])
         index = segment.index or ""
-        if self._is_zero_from(segment, cursor.entry):
+        if only_zeros(lambda at, size: self.read_index(segment, at, size), cursor.entry, segment.index_size):
             size = segment.index_size - cursor.entry
             self.note(Kind.PADDED_INDEX, index, cursor.entry, f"{size} zeros at the end", size_bytes=size)
             return WalkStep(cursor.to(cursor.position, entry=segment.index_size))
@@ -256,16 +254,6 @@ class LaminarmqLog(WalkedLog):
                 return shift
         return 0
 
-    def _is_zero_from(self, segment: SegmentFile, entry: int) -> bool:
-        """Return True if the index has only zeros from there on."""
-        size = _ENTRY_BYTES
-        while entry < segment.index_size:
-            size = min(size, segment.index_size - entry)
-            if np.frombuffer(self.read_index(segment, entry, size), np.uint8).any():
-                return False
-            entry, size = entry + size, CHUNK_BYTES
-        return True
-
     def _entry_elsewhere(self, segment: SegmentFile, cursor: Cursor, position: int) -> WalkStep:
         """Follow an entry that is right, but does not point at the end of the previous record."""
         if position > cursor.position:
@@ -296,7 +284,7 @@ class LaminarmqLog(WalkedLog):
         return self.lose(segment, cursor, step, Kind.CHECKSUM, detail, length)
 
     def _end_of_index(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
-        """Examine the rest of both files after the last complete entry."""
+        """Examine the rest of both files after the last complete entry, or the store if there is no index."""
         rest = self.read_index(segment, cursor.entry, max(segment.index_size - cursor.entry, 0))
         left = segment.size - cursor.position
         if any(rest):
@@ -313,6 +301,9 @@ class LaminarmqLog(WalkedLog):
         after = self.enter(cursor.segment + 1, cursor)
         if left <= 0:
             return WalkStep(after)
+        if segment.index is None:
+            detail = f"a store of {segment.size} bytes without an index: the end of its last record is unknown"
+            return self.lose(segment, cursor, after, Kind.MISSING_FILE, detail, left)
         if self._holds_records(segment, cursor):
             detail = f"{left} bytes of records without entries in the index"
             return self.lose(segment, cursor, after, Kind.INDEX_BEHIND, detail, left)
@@ -339,16 +330,6 @@ class LaminarmqLog(WalkedLog):
         detail = f"{end - start} bytes {what} have no entry in the index, as after a kill or a failed append"
         detail += ": its end is unknown, so it may be torn; left out" if index is not None else "; left out"
         self.note(Kind.ORPHAN_BYTES, segment, start, detail, "cut", size_bytes=end - start, offset=offset)
-
-    def _no_index(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
-        left = segment.size - cursor.position
-        if left > 0 and (found := self._unindexed(segment, cursor, segment.size)) is not None:
-            return found
-        detail = f"a store of {segment.size} bytes without an index: the end of its last record is unknown"
-        after = self.enter(cursor.segment + 1, cursor)
-        if left <= 0:
-            return WalkStep(after)
-        return self.lose(segment, cursor, after, Kind.MISSING_FILE, detail, left)
 
     # --- records without an entry
 

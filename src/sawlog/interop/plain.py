@@ -33,8 +33,8 @@ from ..storage import Directory
 from .detection import Sniffed, read_start
 from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
 from .foreign import ExportJob, ExportReport, Kind, OpenOptions
-from .frames import SEARCH_BYTES, FrameLog, Frames, HeadLayout, Parsed, ResyncPoint
-from .records import MAX_VALUE_BYTES, Count, Numbers, Trust, checksums, number_header, numbers_at
+from .frames import SEARCH_BYTES, FrameLog, Frames, HeadLayout, ResyncPoint
+from .records import MAX_VALUE_BYTES, Count, Numbers, Trust, Values, checksums, number_header, numbers_at
 from .walking import Cursor, SegmentFile, WalkedFormat, segment_files
 
 NAME = "plain"
@@ -83,7 +83,7 @@ class PlainLog(FrameLog):
                 self.note(Kind.RESTART, segment, 0, detail, offset=following)
         return Cursor(number, 0, 0, Count(following - 1, following))
 
-    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
+    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Values:
         """Verify the checksums, and the offset stored in each record."""
         head, meta = self.head.size, _META_BYTES if self.head is _SHORT else 0
         right = numbers_at(frames.data, frames.starts, -head, head - self.head.length_size) == checksums(
@@ -95,7 +95,8 @@ class PlainLog(FrameLog):
         if meta:
             self._check_offsets(segment, frames, positions)
         headers = {BYTE_OFFSET: number_header(positions)}
-        return Parsed(frames.starts[:good] + meta, frames.lengths[:good] - meta, None, headers)
+        offsets = np.arange(cursor.count.next_offset, cursor.count.next_offset + good, dtype=np.int64)
+        return Values(frames.data, offsets, frames.starts[:good] + meta, frames.lengths[:good] - meta, headers)
 
     def _check_offsets(self, segment: SegmentFile, frames: Frames, positions: Numbers) -> None:
         said = numbers_at(frames.data, frames.starts[: len(positions)], 0, _META_BYTES)
@@ -105,7 +106,7 @@ class PlainLog(FrameLog):
             detail = f"a record has byte offset {int(said[i]) % 2**64}, but is at {int(positions[i])}"
             self.note(Kind.BAD_OFFSET, segment, int(positions[i]) - segment.base, detail)
 
-    def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+    def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers) -> int:
         """There is no index: return the end of the records instead, for `enter`."""
         last = int(positions[-1])
         return last + self.head.size + self.head.length_in(self.read_data(segment, last, self.head.size))

@@ -31,8 +31,8 @@ from ..storage import Directory
 from .detection import Sniffed, detect_topics, read_start
 from .exporting import ExportRows, SegmentWriter, write_segments
 from .foreign import Detection, ExportJob, ExportReport, Kind
-from .frames import Frames, Head, HeadLayout, Parsed, Range, RestartingLog, contains, numbers_in
-from .records import MAX_OFFSET, Numbers, Trust, numbers_at
+from .frames import Frames, Head, HeadLayout, Range, RestartingLog, contains, numbers_in
+from .records import MAX_OFFSET, Numbers, Trust, Values, numbers_at
 from .walking import Cursor, SegmentFile, WalkedFormat
 
 NAME = "rustlog"
@@ -61,11 +61,10 @@ class RustLogLog(RestartingLog):
                 self.note(Kind.TORN_INDEX, segment.index or "", segment.index_size - odd, detail)
         return segments
 
-    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
+    def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Values:
         """Every frame is a record; only its offset can be wrong."""
         stored = numbers_at(frames.data, frames.starts, -8, 8, big_endian=True)
-        blank = (frames.lengths == 0) & (stored == 0)
-        return Parsed(frames.starts, frames.lengths, stored, blank=blank)
+        return Values(frames.data, stored, frames.starts, frames.lengths)
 
     # --- the index
 
@@ -78,9 +77,8 @@ class RustLogLog(RestartingLog):
         entries = self._entries(segment)
         return bool(((entries["position"] == position) & (entries["offset"] == 0)).any())
 
-    def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+    def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers) -> int:
         """Report index entries that do not point at these records."""
-        assert stored is not None
         last = min(
             cursor.entry + _ENTRY_BYTES * (len(positions) + 1), segment.index_size // _ENTRY_BYTES * _ENTRY_BYTES
         )
@@ -123,6 +121,10 @@ class RustLogLog(RestartingLog):
         if length > MAX_RECORD_BYTES or offset >= MAX_OFFSET:
             return None
         return Head(offset, position, position + HEAD_BYTES + length, not any(head))
+
+    def restart_mark(self, segment: SegmentFile) -> bytes:
+        """Return the segment's first offset."""
+        return segment.base.to_bytes(8, "big")
 
     def likely_heads(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
         """Select by the offset and a valid length."""

@@ -13,11 +13,13 @@ import errno
 import re
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Unpack
+
+import numpy as np
 
 from ..errors import LogNotFound, OffsetOutOfRange
 from ..log.log import Log
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 4 << 20
 #: One cursor is remembered per this many bytes.
 MARK_BYTES = 1 << 20
+#: Number of bytes to examine for zeros at once.
+_ZERO_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +371,17 @@ def segment_files(
         sizes = [0 if name is None else directory.size(name) for name in (data, index)]
         segments.append(SegmentFile(base, data, index, *sizes))
     return segments, others
+
+
+def only_zeros(read: Callable[[int, int], bytes | memoryview], start: int, end: int) -> bool:
+    """Return True if only zeros are between two positions. `read` returns the bytes at a position."""
+    size = 64
+    while start < end:
+        size = min(size, end - start)
+        if np.frombuffer(read(start, size), np.uint8).any():
+            return False
+        start, size = start + size, _ZERO_BYTES
+    return True
 
 
 class WalkedFormat(Format):
