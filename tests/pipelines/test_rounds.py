@@ -12,7 +12,8 @@ import pytest
 
 from sawlog import tables
 from sawlog.pipelines import rounds
-from sawlog.pipelines.rounds import STATE_DIRECTORY, RoundFiles, Rounds
+from sawlog.pipelines.rounds import RoundFiles, Rounds
+from sawlog.pipelines.running import STATE_DIRECTORY
 from sawlog.storage import FileDirectory
 from sawlog.tables.columns import QUARANTINE, RECORD
 from sawlog.tables.formats import Mark

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from sawlog import Topic, tables
 from sawlog.batch.arrow import schema as record_schema
 from sawlog.pipelines import rounds
-from sawlog.pipelines.rounds import STATE_DIRECTORY, Rounds
+from sawlog.pipelines.rounds import Rounds
+from sawlog.pipelines.running import STATE_DIRECTORY
 from sawlog.storage import FileDirectory
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.table_info import TableInfo

@@ -28,15 +28,13 @@ from ..store.directory.store import DirectoryStore
 from ..tables.formats import check_package
 from . import running
 from .ingest import parsed_schema
-from .running import CHECKPOINT, Advance
+from .running import CHECKPOINT, STATE_DIRECTORY, Advance
 from .targets import DeltaTarget, ParquetTarget, with_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMATS = ("parquet", "delta")
-#: Directory in the target for state and checkpoint.
-STATE_DIRECTORY = "_sawlog"
 _STATE = "export.json"
 #: Number of records from which the schema of values is inferred.
 _SAMPLE_RECORDS = 10_000
@@ -86,23 +84,17 @@ class TableExportReport:
 
 def check_params(params: ExportParams) -> None:
     """Raise for errors that can be detected without Spark."""
-    if params.format not in FORMATS:
-        raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
+    running.check_choice("format", params.format, FORMATS)
     if params.schema is not None and not params.json:
         raise InvalidConfig("a schema is for parsing JSON: also give json")
     unknown = [name for name in params.by if name not in _BY]
     if unknown or len(set(params.by)) < len(params.by):
         raise InvalidConfig(f"by must be a selection of {', '.join(_BY)}, not {', '.join(params.by)}")
-    for name in ("max_records", "file_bytes"):
-        if getattr(params, name) < 1:
-            raise InvalidConfig(f"{name} must be at least 1, not {getattr(params, name)}")
+    running.check_least(params, max_records=1, file_bytes=1)
     running.check_interval("every_s", params.every_s)
     check_local(params.target, "the target of an export")
     running.check_topic(params.data, params.topic)
-    target = Path(params.target).absolute()
-    # A mistyped path must not mix exported files with others.
-    if target.is_dir() and not (target / STATE_DIRECTORY).is_dir() and any(target.iterdir()):
-        raise InvalidConfig(f"{target} is neither empty nor the target of an export; choose another directory")
+    running.check_target(Path(params.target).absolute(), "the target of an export")
     if params.format == "delta":
         check_package("delta")
 

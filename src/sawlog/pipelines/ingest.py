@@ -104,13 +104,11 @@ class IngestReport:
 
 def check_params(params: IngestParams) -> None:
     """Raise for errors that can be detected without Spark."""
-    if params.format not in FORMATS:
-        raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
+    running.check_choice("format", params.format, FORMATS)
     running.check_interval("every_s", params.every_s)
-    if params.files < 1:
-        raise InvalidConfig(f"files must be at least 1, not {params.files}")
-    if params.compression is not None and params.compression not in CODECS:
-        raise InvalidConfig(f"compression must be one of {', '.join(CODECS)}, not {params.compression!r}")
+    running.check_least(params, files=1)
+    if params.compression is not None:
+        running.check_choice("compression", params.compression, CODECS)
     check_topic_name(params.topic)
     source = _source(params.source)
     if "://" not in source and not Path(source).exists() and not glob.has_magic(source):

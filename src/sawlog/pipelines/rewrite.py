@@ -107,8 +107,7 @@ def check_params(params: RewriteParams) -> None:
     """Raise for errors that can be detected without Spark."""
     if _MARK in params.topic:
         raise InvalidConfig(f"{params.topic!r} is left from an unfinished rewrite; rewrite the topic itself")
-    if params.partitions is not None and params.partitions < 1:
-        raise InvalidConfig(f"partitions must be at least 1, not {params.partitions}")
+    running.check_least(params, partitions=1)
     running.check_topic(params.data, params.topic)  # also: a mistyped directory must not become a store
 
 

@@ -130,7 +130,6 @@ class Frontier:
         )
 
 
-STATE_DIRECTORY = "_sawlog"
 _ROUND = "round"
 _DATA = "data"
 

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: Called with the progress since the last call.
 Advance = Callable[[int], None]
 
+#: Directory for the state of a job in its target.
+STATE_DIRECTORY = "_sawlog"
 CHECKPOINT = "checkpoint"
 _LOCK = "LOCK"
 _POLL_S = 0.25
@@ -114,6 +116,26 @@ def check_interval(name: str, seconds: float | None) -> None:
     """Raise unless an interval is positive or None."""
     if seconds is not None and seconds <= 0:
         raise InvalidConfig(f"{name} must be a number of seconds above 0, not {seconds}")
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    """Raise for a value that is not one of the choices."""
+    if value not in choices:
+        raise InvalidConfig(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def check_least(params: object, **least: int) -> None:
+    """Raise for parameters below their minimum; None is allowed."""
+    for name, minimum in least.items():
+        value = getattr(params, name)
+        if value is not None and value < minimum:
+            raise InvalidConfig(f"{name} must be at least {minimum}, not {value}")
+
+
+def check_target(target: Path, what: str) -> None:
+    """Raise if a directory has files but no state of a job: a mistyped path must not mix a job's files with others."""
+    if target.is_dir() and not (target / STATE_DIRECTORY).is_dir() and any(target.iterdir()):
+        raise InvalidConfig(f"{target} is neither empty nor {what}; choose another directory")
 
 
 @contextmanager

@@ -43,8 +43,8 @@ from ..tables import files
 from ..tables.columns import RECORD, check_names, evolved, table_schema, value_fields, value_schema
 from ..tables.formats import FORMATS, Mark, TableIdentity, TableSnapshot, check_package
 from . import running, targets
-from .rounds import STATE_DIRECTORY, Frontier, RoundFiles, RoundResult, Rounds
-from .running import Advance
+from .rounds import Frontier, RoundFiles, RoundResult, Rounds
+from .running import STATE_DIRECTORY, Advance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,24 +112,19 @@ class TableReport:
 def check_params(params: TableParams) -> None:
     """Raise for errors that can be detected without Spark."""
     check_local(params.to, "the directory of a table")
-    if params.format not in FORMATS:
-        raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
+    running.check_choice("format", params.format, FORMATS)
     if params.by not in ((), ("date",), ("date", "hour")):
         raise InvalidConfig(f"by must be date, or date,hour, not {','.join(params.by)}")
     if params.drop_value and params.schema is None:
         raise InvalidConfig("without the column value a table needs a schema: nothing of the value would be left")
     if params.catalog is not None and params.format != "iceberg":
         raise InvalidConfig("a catalogue is for the format iceberg")
-    for name, least in (("max_records", 1), ("file_bytes", 1), ("merge_from", 0), ("keep_s", 0)):
-        if getattr(params, name) < least:
-            raise InvalidConfig(f"{name} must be at least {least}, not {getattr(params, name)}")
+    running.check_least(params, max_records=1, file_bytes=1, merge_from=0, keep_s=0)
     running.check_interval("freshness_s", params.freshness_s)
     check_package(params.format)
     _given_fields(params)
     running.check_topic(params.data, params.topic)
-    location = Path(info_of(params).location)
-    if location.is_dir() and not (location / STATE_DIRECTORY).is_dir() and any(location.iterdir()):
-        raise InvalidConfig(f"{location} is neither empty nor a table of this job; choose another directory")
+    running.check_target(Path(info_of(params).location), "a table of this job")
 
 
 def info_of(params: TableParams) -> TableInfo:
