@@ -21,30 +21,38 @@ class DefaultSource(DataSource):
 
     def schema(self) -> Any:
         """Return the columns of a batch or a stream."""
-        from sawlog.spark import source
+        from sawlog.spark import options
 
-        return source.schema(self.options)
+        return options.schema(self.options)
 
     def reader(self, schema: Any) -> Any:
         """Return a batch reader."""
-        from sawlog.spark import source
+        from sawlog.spark import options, reading
 
-        return source.reader(self.options, schema)
+        chosen = options.read_options(self.options, streaming=False)
+        return reading.BatchReader(chosen, options.check_read_columns(schema))
 
     def streamReader(self, schema: Any) -> Any:
         """Return a stream reader."""
-        from sawlog.spark import source
+        from sawlog.spark import options, streaming
 
-        return source.stream_reader(self.options, schema)
+        chosen = options.read_options(self.options, streaming=True)
+        return streaming.StreamReader(chosen, options.check_read_columns(schema))
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """Return a batch writer."""
-        from sawlog.spark import source
+        from sawlog.errors import InvalidConfig
+        from sawlog.spark import options, writing
 
-        return source.writer(self.options, schema, overwrite=overwrite)
+        if overwrite:
+            raise InvalidConfig('a log can only be appended to: use .mode("append"), not overwrite')
+        return writing.BatchWriter(options.write_options(self.options), options.check_written_columns(schema))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         """Return a stream writer."""
-        from sawlog.spark import source
+        from sawlog.errors import InvalidConfig
+        from sawlog.spark import options, writing
 
-        return source.stream_writer(self.options, schema, overwrite=overwrite)
+        if overwrite:
+            raise InvalidConfig('a log can only be appended to: use .outputMode("append"), not complete')
+        return writing.StreamWriter(options.write_options(self.options), options.check_written_columns(schema))

@@ -23,9 +23,10 @@ from tests.processes.launch import ROOT
 from tests.spark.test_streaming import Query
 
 import sawlog
+from pyspark_sawlog import DefaultSource
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, DataLoss, InvalidConfig, ReplayMismatch, StoreNotFound
-from sawlog.spark import commit, source
+from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, read_options, write_options
 from sawlog.spark.planning import Task
 from sawlog.spark.reading import BatchReader
@@ -323,8 +324,9 @@ def test_options_of_the_connection_are_passed_on_and_not_shown() -> None:
 def test_a_store_is_created_only_on_request(url: str) -> None:
     shape = StructType([StructField("value", BinaryType())])
     with pytest.raises(StoreNotFound, match="createStore"):
-        source.writer({"path": url, "topic": "a", "partitions": "1"}, shape, overwrite=False)
-    source.writer({"path": url, "topic": "a", "partitions": "1", "createStore": "true"}, shape, overwrite=False)
+        DefaultSource({"path": url, "topic": "a", "partitions": "1"}).writer(shape, overwrite=False)
+    created = {"path": url, "topic": "a", "partitions": "1", "createStore": "true"}
+    DefaultSource(created).writer(shape, overwrite=False)
     with ObjectStore.open(url, "r") as store:
         assert store.topics() == ["a"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
+from pyspark_sawlog import DefaultSource
 from sawlog.errors import CorruptBatch, DataLoss, InvalidConfig, SawlogError, StoreNotFound
-from sawlog.spark import source
 from sawlog.spark.options import read_options
 from sawlog.spark.reading import BatchReader
 from sawlog.store.directory.store import DirectoryStore
@@ -173,13 +173,13 @@ def test_only_the_columns_that_are_asked_for_are_read(data: Path, store: Directo
     filled(store, count=30)
     found = rows(reader(data, columns="offset,topic"))
     assert [list(row) for row in found] == [["offset", "topic"]] * 30
-    assert source.schema(given(data, columns="offset,topic")) == "offset bigint, topic string"
+    assert DefaultSource(given(data, columns="offset,topic")).schema() == "offset bigint, topic string"
 
 
 def test_a_schema_of_the_users_chooses_columns(data: Path, store: DirectoryStore) -> None:
     filled(store, count=30)
     shape = StructType([StructField("offset", LongType()), StructField("key", BinaryType())])
-    chosen = source.reader(given(data), shape)
+    chosen = DefaultSource(given(data)).reader(shape)
     assert isinstance(chosen, BatchReader)
     assert [list(row) for row in rows(chosen)] == [["offset", "key"]] * 30
     for column, said in (
@@ -187,7 +187,7 @@ def test_a_schema_of_the_users_chooses_columns(data: Path, store: DirectoryStore
         (StructField("offset", StringType()), "must be bigint, not string"),
     ):
         with pytest.raises(InvalidConfig, match=said):
-            source.reader(given(data), StructType([column]))
+            DefaultSource(given(data)).reader(StructType([column]))
 
 
 # --- beside a writer

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pyspark_sawlog import DefaultSource
 from sawlog import Store
 from sawlog.errors import InvalidConfig
-from sawlog.spark import source
 
 #: Options that Spark 4.3 passes for `CREATE TABLE t USING sawlog OPTIONS (path '/d', subscribe 'a')`.
 CATALOG = {
@@ -25,13 +25,13 @@ CATALOG = {
 
 def test_the_options_of_a_catalog_table_are_recognised() -> None:
     with pytest.raises(InvalidConfig, match=r"cannot be a table of Spark's catalog.*TEMPORARY VIEW"):
-        source.schema(CATALOG)
+        DefaultSource(CATALOG).schema()
 
 
 def test_a_table_that_is_used_without_options_is_explained() -> None:
     """Spark creates a table with columns without asking, and then passes no options."""
     shape: Any = None
-    for use in (lambda: source.reader({}, shape), lambda: source.writer({}, shape, overwrite=False)):
+    for use in (lambda: DefaultSource({}).reader(shape), lambda: DefaultSource({}).writer(shape, overwrite=False)):
         with pytest.raises(
             InvalidConfig, match=r'option\("path", DIRECTORY\).*If this is a table, DROP it.*TEMPORARY VIEW'
         ):

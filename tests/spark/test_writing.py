@@ -18,10 +18,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.processes.launch import finish, ready, start
 
 import sawlog
+from pyspark_sawlog import DefaultSource
 from sawlog import Store, Topic
 from sawlog.batch.header import scan
 from sawlog.errors import DirectoryLocked, InvalidConfig, InvalidRecord, StoreNotFound, TopicNotFound
-from sawlog.spark import commit, source
+from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import TaskCommit, stage
 from sawlog.storage import FileDirectory
@@ -412,14 +413,15 @@ def test_what_cannot_be_written_is_refused_before_a_job_runs(
     data: Path, orders: Topic, shape: str, given: dict[str, str], said: str
 ) -> None:
     with pytest.raises(InvalidConfig, match=re.escape(said)):
-        source.writer({"path": str(data), **given}, columns(shape), overwrite=False)
+        DefaultSource({"path": str(data), **given}).writer(columns(shape), overwrite=False)
 
 
 def test_a_writer_that_overwrites_is_refused(data: Path, orders: Topic) -> None:
     orders.append(b"1")
-    for make in (source.writer, source.stream_writer):
+    sink = DefaultSource({"path": str(data), "topic": "orders"})
+    for make in (sink.writer, sink.streamWriter):
         with pytest.raises(InvalidConfig, match="only be appended to"):
-            make({"path": str(data), "topic": "orders"}, columns("value string"), overwrite=True)
+            make(columns("value string"), overwrite=True)
     assert values(orders) == [1]
 
 

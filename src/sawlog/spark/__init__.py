@@ -17,8 +17,8 @@ A topic that has a table (`sawlog pipeline table`) is read at the table's speed,
 orders = sawlog.spark.table(spark, "data", "orders")
 ```
 
-Where the code runs: `source` plans in a Python process beside the driver, `reading` and `writing` run in the tasks, and
-`commit` publishes in a Python process beside the driver. Nothing here runs in the JVM.
+`planning` and `commit` run in Python processes beside the driver, `reading` and `writing` in the tasks. Nothing here
+runs in the JVM.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The options of `format("sawlog")`: those of Spark's Kafka source and sink, and a few more.
+"""The options and columns of `format("sawlog")`: those of Spark's Kafka source and sink, and a few more.
 
 Spark passes options as text, with names in lower case. This module parses each one once; an invalid one raises
 `InvalidConfig` with its name, its value and the values allowed. An unknown option is an error, because ignoring a
@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from ..addresses import is_address
 from ..batch.compression import CODECS, check_level
@@ -28,6 +28,9 @@ from ..clock import milliseconds
 from ..config import Isolation
 from ..errors import InvalidConfig
 from ..store.objects.bucket.connecting import is_option
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 T = TypeVar("T")
 
@@ -41,7 +44,7 @@ _CLIENT_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.")
 
 
 class OptionParser:
-    """Typed access to the options that were given."""
+    """The options that were given, each parsed on access."""
 
     def __init__(self, options: Mapping[str, str], known: Mapping[str, str]) -> None:
         self._options = {name.lower(): str(value) for name, value in options.items()}
@@ -58,60 +61,21 @@ class OptionParser:
 
     def text(self, name: str) -> str | None:
         """Return a non-empty text."""
-        value = self._options.get(name)
-        if value is not None and not value.strip():
-            raise self.wrong(name)
-        return value
+        return self.get(name, lambda value: value if value.strip() else None)
 
-    def _parsed(self, name: str, parse: Callable[[str], T | None]) -> T | None:
-        """Parse an option; None if it is not given. `parse` returns None for an invalid value."""
+    @overload
+    def get(self, name: str, parse: Callable[[str], T | None]) -> T | None: ...
+    @overload
+    def get(self, name: str, parse: Callable[[str], T | None], default: T) -> T: ...
+    def get(self, name: str, parse: Callable[[str], T | None], default: T | None = None) -> T | None:
+        """Parse an option; `default` if it is not given. `parse` returns None for an invalid value."""
         value = self._options.get(name)
         if value is None:
-            return None
+            return default
         found = parse(value)
         if found is None:
             raise self.wrong(name)
         return found
-
-    def choice(self, name: str, choices: Mapping[str, T]) -> T | None:
-        """Return what a value stands for."""
-        return self._parsed(name, choices.get)
-
-    def flag(self, name: str, default: bool) -> bool:
-        """Parse `true` or `false`."""
-        found = self._parsed(name, lambda value: {"true": True, "false": False}.get(value.lower()))
-        return default if found is None else found
-
-    def number(self, name: str, least: int = 1) -> int | None:
-        """Parse an integer of at least `least`."""
-        found = self.integer(name)
-        if found is not None and found < least:
-            raise self.wrong(name)
-        return found
-
-    def integer(self, name: str) -> int | None:
-        return self._parsed(name, lambda value: _integer(value.strip()))
-
-    def size(self, name: str) -> int | None:
-        """Parse a number of bytes, such as 64m or 64MB."""
-        return self._parsed(name, _size)
-
-    def duration_ms(self, name: str, default: int) -> int:
-        """Parse a duration: 90s, 15m, 2 hours; a bare number is milliseconds."""
-        found = self._parsed(name, _duration_ms)
-        return default if found is None else found
-
-    def time(self, name: str) -> int | None:
-        """Parse a time, in milliseconds since 1970."""
-        return self._parsed(name, _time_ms)
-
-    def each(self, name: str) -> tuple[tuple[str, int, int], ...] | None:
-        """Parse JSON of the form {"topic": {"0": number}}."""
-        return self._parsed(name, _numbers_by_partition)
-
-    def assigned(self, name: str) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
-        """Parse JSON of the form {"topic": [0, 1]}."""
-        return self._parsed(name, _assigned)
 
 
 # --- values: each function returns None for an invalid one
@@ -125,23 +89,41 @@ def _whole(text: str) -> int | None:
 
 
 def _integer(text: str) -> int | None:
+    text = text.strip()
     found = _whole(text.removeprefix("-"))
     return -found if found is not None and text.startswith("-") else found
 
 
+def _natural(text: str) -> int | None:
+    """Parse an integer of at least 0."""
+    found = _integer(text)
+    return found if found is None or found >= 0 else None
+
+
+def _positive(text: str) -> int | None:
+    return _natural(text) or None
+
+
+def _flag(text: str) -> bool | None:
+    return {"true": True, "false": False}.get(text.lower())
+
+
 def _size(text: str) -> int | None:
+    """Parse a number of bytes, such as 64m or 64MB."""
     found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", text.strip().lower())
     number = None if found is None else _whole(found[1])
     return number << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]] if found is not None and number else None
 
 
 def _duration_ms(text: str) -> int | None:
+    """Parse a duration: 90s, 15m, 2 hours; a bare number is milliseconds."""
     found = _DURATION.fullmatch(text.strip().lower())
     number = None if found is None else _whole(found[1])
     return None if found is None or number is None else number * _UNITS[found[2] or "ms"]
 
 
 def _time_ms(text: str) -> int | None:
+    """Parse a time, in milliseconds since 1970."""
     text = text.strip()
     if text.removeprefix("-").isdecimal():
         return _integer(text)
@@ -153,6 +135,7 @@ def _time_ms(text: str) -> int | None:
 
 
 def _numbers_by_partition(text: str) -> tuple[tuple[str, int, int], ...] | None:
+    """Parse JSON of the form {"topic": {"0": number}}."""
     found = _json(text)
     if not isinstance(found, dict):
         return None
@@ -168,6 +151,7 @@ def _numbers_by_partition(text: str) -> tuple[tuple[str, int, int], ...] | None:
 
 
 def _assigned(text: str) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
+    """Parse JSON of the form {"topic": [0, 1]}."""
     found = _json(text)
     if not isinstance(found, dict) or not found:
         return None
@@ -186,35 +170,24 @@ def _json(text: str) -> Any:
         return None
 
 
+# --- the options
+
+
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
     """Location of a store, with its connection options. Picklable: tasks receive it."""
 
     path: str
-    #: Options for object storage, by name.
-    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    #: The connection options for `sawlog.open`; None for a directory.
+    options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.path
 
-    @property
-    def options(self) -> dict[str, str] | None:
-        """The connection options for `sawlog.open`; None for a directory."""
-        return dict(self.storage) or None
-
-
-def split_storage_options(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
-    """Split options into those of the job and those of the connection, which only object storage has."""
-    path = next((str(value) for name, value in options.items() if name.lower() == "path"), "")
-    ours, storage = dict(options), {}
-    if is_address(path):
-        storage = {name: str(value) for name, value in options.items() if is_option(name.lower())}
-        ours = {name: value for name, value in options.items() if name not in storage}
-    return ours, tuple(sorted((name.lower(), value) for name, value in storage.items()))
-
 
 #: The columns, in order; `headers` is added by includeHeaders.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+_ALL_COLUMNS = (*COLUMNS, "headers")
 
 _READ = {
     "path": "the store's directory, or its address such as s3://bucket/store",
@@ -340,34 +313,63 @@ class WriteOptions:
     replay_check: ReplayCheck = "counts"
 
 
-def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Parse the options of `spark.read` or `spark.readStream`."""
-    ours, storage = split_storage_options(options)
-    given = OptionParser(ours, _READ)
+#: Options that Spark adds for a table in its catalog.
+_OF_CATALOG = frozenset({"provider", "owner", "location"})
+_NO_PATH = 'sawlog needs the path of the store: .option("path", DIRECTORY), .load(DIRECTORY) or .save(DIRECTORY)'
+_NO_TABLE = (
+    "a topic cannot be a table of Spark's catalog (CREATE TABLE … USING sawlog, saveAsTable): Spark does not pass the "
+    "options of such a table to a Python data source that reads or writes it. Use CREATE TEMPORARY VIEW name "
+    "(key BINARY, value BINARY) USING sawlog OPTIONS (path 'STORE', topic 'TOPIC'), for SELECT and INSERT, or df.write "
+    "with .save()"
+)
+
+
+def _refuse_table(options: Mapping[str, str]) -> None:
+    """Raise for a table of Spark's catalog. Spark 4.3 passes its options when it asks for the columns and none when it
+    reads or writes; it creates a table with columns, and the table of saveAsTable, without asking."""
+    if {name.lower() for name in options} >= _OF_CATALOG:
+        raise InvalidConfig(_NO_TABLE)
+    if not options:
+        raise InvalidConfig(f"{_NO_PATH}. If this is a table, DROP it: {_NO_TABLE}")
+
+
+def _parse(options: Mapping[str, str], known: Mapping[str, str]) -> tuple[StoreLocation, OptionParser]:
+    """Separate the options of the connection, which only object storage has, and check the names of the others."""
+    _refuse_table(options)
+    storage: dict[str, str] = {}
+    if is_address(next((str(value) for name, value in options.items() if name.lower() == "path"), "")):
+        storage = {name: str(value) for name, value in options.items() if is_option(name.lower())}
+    given = OptionParser({name: value for name, value in options.items() if name not in storage}, known)
     path = given.text("path")
     if path is None:
-        raise InvalidConfig('sawlog needs the path of the store: .option("path", DIRECTORY), or .load(DIRECTORY)')
+        raise InvalidConfig(_NO_PATH)
+    return StoreLocation(path, {name.lower(): value for name, value in storage.items()} or None), given
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Parse the options of `spark.read` or `spark.readStream`."""
+    where, given = _parse(options, _READ)
     if streaming:
         for name in ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"):
             if given.text(name) is not None:
                 raise InvalidConfig(f"option {name} is for batches: a stream has no end")
     made = ReadOptions(
-        where=StoreLocation(path, storage),
+        where=where,
         subscription=_subscription(given),
         start=_point(given, "starting"),
         end=_point(given, "ending") or OffsetSpec("latest"),
-        later_than_all=given.choice("startingoffsetsbytimestampstrategy", _STRATEGIES) or "error",
-        fail_on_data_loss=given.flag("failondataloss", True),
+        later_than_all=given.get("startingoffsetsbytimestampstrategy", _STRATEGIES.get, "error"),
+        fail_on_data_loss=given.get("failondataloss", _flag, True),
         columns=_columns(given),
-        min_partitions=given.number("minpartitions"),
-        max_records=given.number("maxrecordsperpartition"),
-        max_partition_bytes=given.size("maxpartitionbytes"),
-        max_offsets=given.number("maxoffsetspertrigger"),
-        min_offsets=given.number("minoffsetspertrigger"),
-        max_delay_ms=given.duration_ms("maxtriggerdelay", 15 * 60_000),
+        min_partitions=given.get("minpartitions", _positive),
+        max_records=given.get("maxrecordsperpartition", _positive),
+        max_partition_bytes=given.get("maxpartitionbytes", _size),
+        max_offsets=given.get("maxoffsetspertrigger", _positive),
+        min_offsets=given.get("minoffsetspertrigger", _positive),
+        max_delay_ms=given.get("maxtriggerdelay", _duration_ms, 15 * 60_000),
         group=given.text("groupid"),
         isolation=_isolation(given),
-        starting_table=given.flag("startingtable", False),
+        starting_table=given.get("startingtable", _flag, False),
         snapshot=given.text("snapshot"),
     )
     if streaming:
@@ -388,8 +390,8 @@ def _check_stream(options: ReadOptions) -> None:
 
 def _isolation(given: OptionParser) -> Isolation:
     """Parse `isolation`, or Kafka's name for it. Unlike Kafka's, the default reads committed records only."""
-    kafkas = given.choice("kafka.isolation.level", _KAFKA_LEVELS)
-    ours = given.choice("isolation", _LEVELS)
+    kafkas: Isolation | None = given.get("kafka.isolation.level", _KAFKA_LEVELS.get)
+    ours: Isolation | None = given.get("isolation", _LEVELS.get)
     if None not in (ours, kafkas) and ours != kafkas:
         said = given.text("kafka.isolation.level")
         raise InvalidConfig(f"options isolation={ours} and kafka.isolation.level={said} contradict each other")
@@ -422,14 +424,13 @@ def check_range(options: ReadOptions) -> None:
 
 
 def _columns(given: OptionParser) -> tuple[str, ...]:
-    everything = (*COLUMNS, "headers")
     chosen = given.text("columns")
     if chosen is None:
-        return everything if given.flag("includeheaders", False) else COLUMNS
-    by_name = {name.lower(): name for name in everything}
+        return _ALL_COLUMNS if given.get("includeheaders", _flag, False) else COLUMNS
+    by_name = {name.lower(): name for name in _ALL_COLUMNS}
     names = [name.strip().lower() for name in chosen.split(",")]
     if not all(name in by_name for name in names) or len(set(names)) < len(names):
-        raise InvalidConfig(f"option columns={chosen!r} is not a selection of {', '.join(everything)}")
+        raise InvalidConfig(f"option columns={chosen!r} is not a selection of {', '.join(_ALL_COLUMNS)}")
     return tuple(by_name[name] for name in names)
 
 
@@ -452,15 +453,15 @@ def _subscription(given: OptionParser) -> Subscription:
         except re.error as error:
             raise InvalidConfig(f"option subscribePattern={pattern!r} is not a regular expression: {error}") from error
         return Subscription(pattern=pattern)
-    return Subscription(assigned=given.assigned("assign") or ())
+    return Subscription(assigned=given.get("assign", _assigned) or ())
 
 
 def _point(given: OptionParser, which: str) -> OffsetSpec | None:
     """Parse a start or an end, in Kafka's precedence: one time for all partitions, times per partition, offsets."""
-    moment = given.time(f"{which}timestamp")
+    moment = given.get(f"{which}timestamp", _time_ms)
     if moment is not None:
         return OffsetSpec("time", time_ms=moment, option=f"{which}Timestamp")
-    times = given.each(f"{which}offsetsbytimestamp")
+    times = given.get(f"{which}offsetsbytimestamp", _numbers_by_partition)
     if times is not None:
         return OffsetSpec("times", each=times, option=f"{which}OffsetsByTimestamp")
     name = f"{which}offsets"
@@ -473,7 +474,7 @@ def _point(given: OptionParser, which: str) -> OffsetSpec | None:
         if which == "ending":
             raise InvalidConfig("option endingOffsets=earliest would read nothing; use latest or JSON")
         return OffsetSpec("earliest", option=f"{which}Offsets")
-    offsets = given.each(name)
+    offsets = given.get(name, _numbers_by_partition)
     if offsets is None or any(number < EARLIEST for _, _, number in offsets):
         raise given.wrong(name)
     if which == "ending" and any(number == EARLIEST for _, _, number in offsets):
@@ -483,31 +484,27 @@ def _point(given: OptionParser, which: str) -> OffsetSpec | None:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of `df.write` or `df.writeStream`."""
-    ours, storage = split_storage_options(options)
-    given = OptionParser(ours, _WRITE)
-    path = given.text("path")
-    if path is None:
-        raise InvalidConfig('sawlog needs the path of the store: .option("path", DIRECTORY), or .save(DIRECTORY)')
+    where, given = _parse(options, _WRITE)
     compression, level = _compression(given)
-    name, number = given.text("txnappid"), given.number("txnversion", 0)
+    name, number = given.text("txnappid"), given.get("txnversion", _natural)
     if (name is None) != (number is None):
         raise InvalidConfig("give both of the options txnAppId and txnVersion, or neither")
     return WriteOptions(
-        where=StoreLocation(path, storage),
+        where=where,
         topic=given.text("topic"),
-        partitions=given.number("partitions"),
+        partitions=given.get("partitions", _positive),
         compression=compression,
-        batch_bytes=given.size("batchbytes") or 128 << 10,
-        lock_timeout_s=given.duration_ms("locktimeout", 60_000) / 1000,
+        batch_bytes=given.get("batchbytes", _size, 128 << 10),
+        lock_timeout_s=given.get("locktimeout", _duration_ms, 60_000) / 1000,
         transaction=None if name is None or number is None else (name, number),
         compression_level=level,
-        create_store=given.flag("createstore", False),
-        replay_check=given.choice("replaycheck", _REPLAY_CHECKS) or "counts",
+        create_store=given.get("createstore", _flag, False),
+        replay_check=given.get("replaycheck", _REPLAY_CHECKS.get, "counts"),
     )
 
 
 def _compression(given: OptionParser) -> tuple[str | None, int | None]:
-    name, level = given.text("compression"), given.integer("compressionlevel")
+    name, level = given.text("compression"), given.get("compressionlevel", _integer)
     if name is None:
         if level is not None:
             raise InvalidConfig("the option compressionLevel needs the option compression")
@@ -516,3 +513,65 @@ def _compression(given: OptionParser) -> tuple[str | None, int | None]:
         raise given.wrong("compression")
     check_level(CODECS[name], level)
     return name, ZSTD_LEVEL if name == "zstd" and level is None else level
+
+
+# --- the columns
+
+_TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+#: Columns that can be written, with their accepted types.
+_WRITABLE = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+    "headers": (_TYPES["headers"],),
+}
+
+
+def schema(options: Mapping[str, str]) -> str:
+    """Return the DDL of the columns that the options select."""
+    # Streaming-only options are allowed here: Spark asks for the schema before it knows whether this is a stream.
+    return ", ".join(f"{name} {_TYPES[name]}" for name in read_options(options, streaming=False).columns)
+
+
+def check_read_columns(shape: StructType) -> tuple[str, ...]:
+    """Return the columns of a schema, which the user may have given: a selection of the known columns, with their
+    types."""
+    for column in shape.fields:
+        known = _TYPES.get(column.name)
+        if known is None:
+            raise InvalidConfig(f"unknown column {column.name}; the columns are {', '.join(_ALL_COLUMNS)}")
+        if column.dataType.simpleString() != known:
+            raise InvalidConfig(
+                f"the column {column.name} must be {known}, not {column.dataType.simpleString()}; cast it after reading"
+            )
+    return tuple(shape.fieldNames())
+
+
+def check_written_columns(shape: StructType) -> tuple[str, ...]:
+    """Return the columns to write, after checking their names and types."""
+    names = tuple(shape.fieldNames())
+    for column in shape.fields:
+        kinds = _WRITABLE.get(column.name)
+        if kinds is None:
+            raise InvalidConfig(
+                f"sawlog cannot store a column {column.name}; it accepts {', '.join(_WRITABLE)}. Put the rest into "
+                "value, for example with to_json(struct(...)) AS value"
+            )
+        if column.dataType.simpleString() not in kinds:
+            raise InvalidConfig(
+                f"the column {column.name} must be {' or '.join(kinds)}, not {column.dataType.simpleString()}; cast it"
+            )
+    if "value" not in names:
+        raise InvalidConfig(f"a column value is required; the columns are {', '.join(names)}")
+    return names
