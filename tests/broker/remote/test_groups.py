@@ -11,7 +11,7 @@ import sawlog
 from sawlog.broker.remote import RemoteStore
 from sawlog.broker.wire import Key
 from sawlog.broker.wire.codec import Sink, encoder
-from sawlog.broker.wire.messages.groups import ASSIGNMENT, SUBSCRIPTION
+from sawlog.broker.wire.messages import ASSIGNMENT, SUBSCRIPTION
 from sawlog.broker.wire.schema import Body, Field
 from sawlog.testing import Broker
 

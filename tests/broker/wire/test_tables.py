@@ -9,8 +9,8 @@ from kio.schema.errors import ErrorCode as KiosErrorCode
 
 from sawlog.broker import wire
 from sawlog.broker.wire.codec import Sink, decoder, encoder
-from sawlog.broker.wire.messages.groups import ASSIGNMENT, SUBSCRIPTION, VERSIONS
-from sawlog.broker.wire.schema import ARRAY, STRUCT, Api, Field, Fields, int32, string
+from sawlog.broker.wire.messages import ASSIGNMENT, SUBSCRIPTION, VERSIONS
+from sawlog.broker.wire.schema import ARRAY, STRUCT, Api, Field, Fields, parse_fields
 
 from ...looping import for_each
 from .bodies import names
@@ -100,10 +100,10 @@ def test_a_message_without_values_has_all_defaults_in_every_version(api: Api, fi
 
 
 def test_a_field_of_another_version_is_not_written_and_reads_as_its_default() -> None:
-    fields = [int32("old", until=1), string("new", since=2, default="none"), int32("always")]
-    for version, expected in [(1, {"old": 7, "new": "none", "always": 9}), (2, {"old": 0, "new": "now", "always": 9})]:
+    fields = parse_fields("old int32 0-1, new int64 2+ = 5, always int32")
+    for version, expected in [(1, {"old": 7, "new": 5, "always": 9}), (2, {"old": 0, "new": 8, "always": 9})]:
         sink = Sink()
-        encoder(fields, version, flexible=False, what="test")(sink, {"old": 7, "new": "now", "always": 9})
+        encoder(fields, version, flexible=False, what="test")(sink, {"old": 7, "new": 8, "always": 9})
         assert decoder(fields, version, flexible=False)(memoryview(sink), 0) == expected
 
 
@@ -133,3 +133,9 @@ def test_an_error_that_did_not_happen_has_no_message(api: Api) -> None:
         for field in fields:
             if field.name.endswith("error_message"):
                 assert field.default is None
+
+
+@pytest.mark.parametrize("mistake", ["name", "name text", "name string 3-", "count int32 = much", "count int32 = null"])
+def test_a_mistake_in_a_table_is_an_error(mistake: str) -> None:
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        parse_fields(mistake)

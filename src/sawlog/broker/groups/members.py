@@ -29,7 +29,7 @@ from ...errors import Malformed
 from ...store.base import TopicPartition
 from ..wire.codec import decoder
 from ..wire.errors import ErrorCode
-from ..wire.messages.groups import ASSIGNMENT, SUBSCRIPTION, VERSIONS
+from ..wire.messages import ASSIGNMENT, SUBSCRIPTION, VERSIONS
 from ..wire.schema import Field
 
 #: Protocol type of consumers.

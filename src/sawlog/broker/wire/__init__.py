@@ -11,8 +11,8 @@ buffers = wire.encode_request(wire.Key.METADATA, 9, correlation_id=7, client_id=
 correlation_id, body = wire.decode_response(wire.Key.METADATA, 9, frame)
 ```
 
-Messages are described by data: one table per message in `messages/`, one named field per line. `schema` is the
-notation, `codec` compiles a table and a version into functions, and `frames` adds length and header.
+Messages are described by data: `messages` has the fields of each request and response, in the notation of `schema`.
+`codec` compiles a table and a version into functions, and `frames` adds length and header.
 
 Values are plain dicts: Kafka's field names in snake_case, lists for arrays, 16 bytes for a uuid. `records` stay views
 of the received frame and are sent without a copy. A decoded dict has every field of every version; a field that the

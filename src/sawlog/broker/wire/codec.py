@@ -1,4 +1,4 @@
-"""Compile a table of `messages/` and a version into one function that reads or writes the message.
+"""Compile a table of `messages` and a version into one function that reads or writes the message.
 
 `decoder` and `encoder` write Python source for all structs of the message and execute it: no call and no lookup in a
 table is left per field, so that Produce and Fetch need no code of their own. Consecutive fields of fixed size are read

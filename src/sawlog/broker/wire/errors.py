@@ -1,4 +1,4 @@
-"""Kafka's numbers: `Key` for the APIs described in `messages/`, and `ErrorCode` for the errors in responses."""
+"""Kafka's numbers: `Key` for the APIs described in `messages`, and `ErrorCode` for the errors in responses."""
 
 from __future__ import annotations
 

@@ -1,34 +1,33 @@
-"""Notation of the tables in `messages/`: the fields of a message, version by version.
+"""Notation of the tables in `messages`: the fields of a message, version by version.
 
-```python
-METADATA = Api(
-    Key.METADATA,
-    versions=(0, 13),                  # both ends included
-    flexible_from=9,                   # compact lengths and tagged fields from this version
-    request=[
-        array("topics", nullable=1).of(                # null is allowed from version 1
-            uuid("topic_id", since=10),                # not in versions 0 to 9
-            string("name", nullable=10),
-        ),
-        boolean("allow_auto_topic_creation", since=4, default=True),
-        boolean("include_cluster_authorized_operations", since=8, until=10),    # 10 is the last that has it
-    ],
-    response=[...],
-)
+```
+Metadata 0-13, flexible 9+                      # compact lengths and tagged fields from version 9
+  request
+    topics []?1+ { name string?10+ }            # null is allowed from version 1
+    allow_auto_topic_creation boolean 4+ = true
+    include_cluster_authorized_operations boolean 8-10
+  response
+    brokers []
+      node_id int32, host string, port int32
+      rack string? 1+ = null
 ```
 
-A field has its place on the wire in the order of the table, except one with a `tag`: from `since`, tagged fields follow
-the others of their struct, and are left out if they have their default.
+A field has a name, a type, the versions that have it (all unless given), a default, and a tag. `[]int32` is an array of
+numbers. `[]` is an array of structs, whose fields follow in braces, or indented in the lines below; `struct` is a
+single one. A question mark allows null. A line has one field, or several with commas between them.
 
-Fields are named as Kafka names them, in snake_case. Without `default`, a number is 0, a string empty, a list empty, a
+A field has its place on the wire in the order of the table, except one with a tag: from its first version, tagged
+fields follow the others of their struct, and are left out if they have their default.
+
+Fields are named as Kafka names them, in snake_case. Without a default, a number is 0, a string empty, a list empty, a
 uuid zero; also if it is nullable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from .errors import Key
@@ -61,16 +60,12 @@ RECORDS: Final = Kind("records", zero=b"")
 ARRAY: Final = Kind("array", zero=())
 STRUCT: Final = Kind("struct", zero={})
 
-#: `nullable=ALWAYS`: in every version that has the field.
-ALWAYS: Final = 0
 #: Value of a bit set of authorized operations that was not requested.
 NOT_ASKED: Final = -(1 << 31)
 #: The uuid of a topic that has none.
 NO_ID: Final = bytes(16)
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
-
-_ZERO: Final = object()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,25 +83,12 @@ class Field:
     default: object
     tag: int | None
     #: Content of an array or a struct.
-    inner: tuple[Field, ...] | Kind = ()
+    inner: tuple[Field, ...] | Kind
 
     def __post_init__(self) -> None:
         # A mistake in a table fails at import.
         assert self.until is None or self.until >= self.since, f"{self.name} ends before it begins"
         assert self.default is not None or self.nullable is not None, f"{self.name} is null, but never may be"
-
-    def of(self, *inner: Field | Kind) -> Field:
-        """Return this array or struct with its content: fields, or the kind of an array's elements."""
-        assert self.kind in (ARRAY, STRUCT), f"{self.name} is a {self.kind.name}, which consists of nothing else"
-        if isinstance(inner[0], Kind):
-            assert self.kind is ARRAY
-            assert len(inner) == 1
-            return replace(self, inner=inner[0])
-        fields = tuple(field for field in inner if isinstance(field, Field))
-        assert len(fields) == len(inner)
-        if self.kind is STRUCT and self.default == {}:
-            return replace(self, inner=fields, default={field.name: field.default for field in fields})
-        return replace(self, inner=fields)
 
     def exists_in(self, version: int) -> bool:
         return self.since <= version and (self.until is None or version <= self.until)
@@ -118,51 +100,20 @@ class Field:
 Fields: TypeAlias = Sequence[Field]
 
 
-def _field(
-    kind: Kind,
-    name: str,
-    *,
-    since: int = 0,
-    until: int | None = None,
-    nullable: int | None = None,
-    default: object = _ZERO,
-    tag: int | None = None,
-) -> Field:
-    return Field(name, kind, since, until, nullable, kind.zero if default is _ZERO else default, tag)
-
-
-boolean = partial(_field, BOOLEAN)
-int8 = partial(_field, INT8)
-int16 = partial(_field, INT16)
-uint16 = partial(_field, UINT16)
-int32 = partial(_field, INT32)
-int64 = partial(_field, INT64)
-float64 = partial(_field, FLOAT64)
-uuid = partial(_field, UUID)
-string = partial(_field, STRING)
-binary = partial(_field, BYTES)
-records = partial(_field, RECORDS)
-array = partial(_field, ARRAY)
-struct = partial(_field, STRUCT)
-
-
 class Api:
     """One API: its key, its supported versions, and the tables of its request and response."""
 
     __slots__ = ("flexible_versions", "key", "name", "request", "response", "versions")
 
-    def __init__(
-        self, key: Key, *, versions: tuple[int, int], flexible_from: int | None, request: Fields, response: Fields
-    ) -> None:
-        self.key = key
+    def __init__(self, name: str, versions: range, flexible_from: int, request: Fields, response: Fields) -> None:
+        self.key = _KEYS[name]
         #: Kafka's spelling, such as `FindCoordinator`.
-        self.name = "".join(word.capitalize() for word in key.name.split("_"))
-        self.versions = range(versions[0], versions[1] + 1)
+        self.name = name
+        self.versions = versions
         #: Versions with compact lengths and tagged fields.
-        first = self.versions.stop if flexible_from is None else max(flexible_from, self.versions.start)
-        self.flexible_versions = range(first, self.versions.stop)
-        self.request = tuple(request)
-        self.response = tuple(response)
+        self.flexible_versions = range(max(flexible_from, versions.start), versions.stop)
+        self.request = request
+        self.response = response
 
     def flexible(self, version: int) -> bool:
         """Return whether this version has compact lengths and tagged fields."""
@@ -170,3 +121,94 @@ class Api:
 
     def __repr__(self) -> str:
         return f"Api({self.name}, versions {self.versions[0]} to {self.versions[-1]})"
+
+
+# --- the notation
+
+
+_KINDS: Final = {
+    each.name: each
+    for each in (BOOLEAN, INT8, INT16, UINT16, INT32, INT64, FLOAT64, UUID, STRING, BYTES, RECORDS, ARRAY, STRUCT)
+}
+_KEYS: Final = {"".join(word.capitalize() for word in key.name.split("_")): key for key in Key}
+_API: Final = re.compile(r"(\w+) (\d+)(?:-(\d+))?(?:, flexible (\d+)\+)?\n  request\n(.*)\n  response\n(.*)", re.DOTALL)
+_FIELD: Final = re.compile(
+    r"(?P<name>\w+) (?P<array>\[\])?(?P<kind>\w*)(?:(?P<null>\?)(?:(?P<null_since>\d+)\+)?)?"
+    r"(?: (?P<since>\d+)(?P<last>\+|-\d+)?)?(?: = (?P<default>-?\w+))?(?: tag (?P<tag>\d+))?"
+)
+_WORDS: Final = {
+    "null": None,
+    "true": True,
+    "INT32_MAX": INT32_MAX,
+    "INT64_MAX": INT64_MAX,
+    "NOT_ASKED": NOT_ASKED,
+}
+
+
+def parse_apis(text: str) -> Iterator[Api]:
+    """Parse the tables of several APIs."""
+    for table in filter(None, map(str.strip, re.split(r"\n(?=\w)", re.sub(r" *#.*", "", text)))):
+        found = _API.fullmatch(table)
+        assert found is not None, f"not the table of an API: {table}"
+        name, first, last, flexible_from, request, response = found.groups()
+        versions = range(int(first), int(last or first) + 1)
+        flexible = versions.stop if flexible_from is None else int(flexible_from)
+        yield Api(name, versions, flexible, parse_fields(request), parse_fields(response))
+
+
+def parse_fields(text: str) -> tuple[Field, ...]:
+    """Parse the fields of a struct."""
+    tokens = re.findall(r"[{}]|[^{},\n]+", _braced(text))
+    return _struct(iter([token.strip() for token in tokens if token.strip()]))
+
+
+def _braced(text: str) -> str:
+    """Put indented lines into braces."""
+    made, indents = list[str](), [0]
+    for line in filter(str.strip, text.splitlines()):
+        indent = len(line) - len(line.lstrip())
+        if made and indent > indents[-1]:
+            made.append("{")
+        while made and indent < indents[-1]:
+            made.append("}")
+            indents.pop()
+        if indent != indents[-1]:
+            indents.append(indent)
+        made.append(line)
+    return "\n".join(made)
+
+
+def _struct(tokens: Iterator[str]) -> tuple[Field, ...]:
+    """Parse the fields up to the end of the struct."""
+    found: list[tuple[str, tuple[Field, ...]]] = []
+    for token in tokens:
+        if token == "}":
+            break
+        if token == "{":
+            found[-1] = found[-1][0], _struct(tokens)
+        else:
+            found.append((token, ()))
+    return tuple(_field(text, inner) for text, inner in found)
+
+
+def _field(text: str, inner: tuple[Field, ...]) -> Field:
+    found = _FIELD.fullmatch(text)
+    assert found is not None, f"not a field: {text}"
+    since, last = int(found["since"] or 0), found["last"]
+    until = since if found["since"] and last is None else None if last in (None, "+") else int(last[1:])
+    kind = ARRAY if found["array"] else _KINDS[found["kind"]]
+    default = kind.zero
+    if found["default"] is not None:
+        default = _WORDS[found["default"]] if found["default"] in _WORDS else int(found["default"])
+    elif kind is STRUCT:
+        default = {field.name: field.default for field in inner}
+    return Field(
+        found["name"],
+        kind,
+        since,
+        until,
+        int(found["null_since"] or 0) if found["null"] else None,
+        default,
+        int(found["tag"]) if found["tag"] else None,
+        _KINDS[found["kind"]] if found["array"] and found["kind"] else inner,
+    )
