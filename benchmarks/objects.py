@@ -47,10 +47,10 @@ from sawlog.spark import commit as spark_commit  # noqa: E402
 from sawlog.spark.options import write_options  # noqa: E402
 from sawlog.spark.writing import StagedPartition, TaskCommit  # noqa: E402
 from sawlog.store.directory.transactions.staging import Piece  # noqa: E402
-from sawlog.store.objects.bucket.bucket import Bucket  # noqa: E402
+from sawlog.store.objects.bucket import Bucket  # noqa: E402
 from sawlog.store.objects.extent_reader import REQUEST_BYTES  # noqa: E402
-from sawlog.store.objects.journal.store_file import STORE  # noqa: E402
-from sawlog.store.objects.maintenance.rewrite import PartitionId, consolidate, small_runs  # noqa: E402
+from sawlog.store.objects.journal import STORE  # noqa: E402
+from sawlog.store.objects.rewrite import PartitionId, consolidate, small_runs  # noqa: E402
 from sawlog.store.objects.store import ObjectStore  # noqa: E402
 
 LATENCY_MS = 50

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import sawlog
-from sawlog.store.objects.bucket.bucket import Bucket
-from sawlog.store.objects.bucket.connecting import divided
-from sawlog.store.objects.bucket.selftest import TRIALS
+from sawlog.store.objects.bucket import Bucket, divided
+from sawlog.store.objects.selftest import TRIALS
 
 from .documents import ROOT, Step, run_program, steps, typed
 from .objects import servers

@@ -11,7 +11,7 @@ import pytest
 
 import sawlog
 from sawlog.errors import InvalidConfig, OffsetMismatch
-from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.bucket import Bucket
 
 
 def _place() -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.bucket import Bucket
 from sawlog.store.objects.store import ObjectStore
 
 from ..objects import servers

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sawlog.store.objects.bucket.selftest import BRIEF
+from sawlog.store.objects.selftest import BRIEF
 
 from ..objects.careless import careless
 from ..objects.servers import SECRET

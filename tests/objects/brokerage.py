@@ -43,7 +43,7 @@ from tests.broker.serving import Serving
 
 import sawlog
 from sawlog.errors import GroupNotFound
-from sawlog.store.objects.bucket.bucket import Unanswered
+from sawlog.store.objects.bucket import Unanswered
 
 from .servers import Server, started
 

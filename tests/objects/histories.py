@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sawlog.store.objects.bucket.bucket import Bucket
-from sawlog.store.objects.bucket.cache import BlockCache
+from sawlog.store.objects.bucket import Bucket
+from sawlog.store.objects.cache import BlockCache
 from sawlog.store.objects.extent_reader import ExtentReader
 from sawlog.store.objects.store import ObjectStore
 

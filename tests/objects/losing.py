@@ -15,9 +15,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from sawlog.errors import AmbiguousAppend, CorruptData, SawlogError, StorageError, UnsafeStorage
-from sawlog.store.objects.journal.journal import HISTORY_S
-from sawlog.store.objects.journal.store_file import STORE, StoreParameters
-from sawlog.store.objects.maintenance.repair import diagnose, repair
+from sawlog.store.objects.journal import HISTORY_S, STORE, StoreParameters
+from sawlog.store.objects.repair import diagnose, repair
 from sawlog.store.objects.state.commit import COMMITS
 from sawlog.store.objects.store import ObjectStore
 

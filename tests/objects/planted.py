@@ -17,21 +17,17 @@ from typing import Any
 from unittest import mock
 
 from sawlog.errors import StorageError
-from sawlog.store.objects import store
-from sawlog.store.objects.bucket import cache
-from sawlog.store.objects.bucket.bucket import Unanswered
+from sawlog.store.objects import cache, checkpoints, rewrite, store
+from sawlog.store.objects import state as actions
+from sawlog.store.objects.bucket import Unanswered
+from sawlog.store.objects.collect import Collector
 from sawlog.store.objects.extent_reader import place_batches
-from sawlog.store.objects.journal import checkpoints, store_file
-from sawlog.store.objects.journal.journal import Journal
-from sawlog.store.objects.maintenance import rewrite
-from sawlog.store.objects.maintenance.collect import Collector
+from sawlog.store.objects.journal import Journal
 from sawlog.store.objects.partition import ObjectPartition
 from sawlog.store.objects.session import StoreSession
-from sawlog.store.objects.state import state as actions
-from sawlog.store.objects.state.commit import Commit, Nonce, commit_key, is_tombstone
+from sawlog.store.objects.state import State
+from sawlog.store.objects.state.commit import SEGMENTS, STAGED, Commit, Nonce, commit_key, is_tombstone
 from sawlog.store.objects.state.entries import Entries
-from sawlog.store.objects.state.extents import SEGMENTS, STAGED
-from sawlog.store.objects.state.state import State
 
 #: The bugs, with a description of the wrong behaviour.
 BUGS = {
@@ -244,7 +240,7 @@ def _conditions_untested(patch: _Patch, is_affected: Callable[[], bool], now_s: 
 
 
 def _remains_taken_for_nothing(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
-    patch(store_file, "_refuse_remains", lambda bucket: None)
+    patch(store, "_refuse_remains", lambda bucket: None)
 
 
 _PLANTERS: dict[str, Callable[[_Patch, Callable[[], bool], Callable[[], float]], None]] = {

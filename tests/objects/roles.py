@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, GroupError, StorageError
 from sawlog.store.directory.transactions.staging import Part
-from sawlog.store.objects.bucket.bucket import Bucket, Entry, Unanswered
-from sawlog.store.objects.journal.store_file import StoreParameters
+from sawlog.store.objects.bucket import Bucket, Entry, Unanswered
+from sawlog.store.objects.journal import StoreParameters
 from sawlog.store.objects.store import ObjectStore
 
 from .acting import Diary

@@ -26,12 +26,9 @@ from unittest import mock
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, CorruptData, StorageError
 from sawlog.store.directory.transactions.staging import Part
-from sawlog.store.objects import session
-from sawlog.store.objects.journal.journal import Journal
-from sawlog.store.objects.journal.store_file import StoreParameters
-from sawlog.store.objects.maintenance import rewrite
-from sawlog.store.objects.state.commit import UpgradeRequired
-from sawlog.store.objects.state.extents import Extent
+from sawlog.store.objects import rewrite, session
+from sawlog.store.objects.journal import Journal, StoreParameters
+from sawlog.store.objects.state.commit import Extent, UpgradeRequired
 from sawlog.store.objects.store import ObjectStore
 
 from .histories import give_cache

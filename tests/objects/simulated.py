@@ -25,13 +25,13 @@ from typing import Any
 from unittest import mock
 
 from sawlog.errors import StorageError
-from sawlog.store.objects.bucket import selftest
-from sawlog.store.objects.bucket.bucket import Bucket, Entry, Unanswered
+from sawlog.store.objects import selftest
+from sawlog.store.objects.bucket import Bucket, Entry, Unanswered
+from sawlog.store.objects.collect import Collector
 from sawlog.store.objects.extent_reader import ExtentReader
-from sawlog.store.objects.journal.journal import Clocks
-from sawlog.store.objects.maintenance.collect import Collector
+from sawlog.store.objects.journal import Clocks
 from sawlog.store.objects.session import Committer, _Waiting
-from sawlog.store.objects.state.extents import Extent
+from sawlog.store.objects.state.commit import Extent
 
 #: Duration of a request.
 STEP_S = 0.004
@@ -401,7 +401,7 @@ def determined(world: World, seed: int) -> Iterator[None]:
             mock.patch.object(uuid, "uuid4", name),
             mock.patch("sawlog.clock.time", SimulatedTime(world)),
             mock.patch("sawlog.clock.random", random.Random(seed)),
-            mock.patch("sawlog.store.objects.journal.journal.random", random.Random(seed)),
+            mock.patch("sawlog.store.objects.journal.random", random.Random(seed)),
             mock.patch("sawlog.store.objects.session.Committer", InlineCommitter),
             mock.patch("sawlog.store.objects.transaction.ThreadPoolExecutor", AtOnce),
             mock.patch.object(selftest, "check", return_value=None),

@@ -16,8 +16,8 @@ import pytest
 
 import sawlog
 from sawlog.errors import InvalidConfig, SawlogError, StorageError
-from sawlog.store.objects.bucket import bucket as bucket_module
-from sawlog.store.objects.bucket.bucket import Bucket, Unanswered
+from sawlog.store.objects import bucket as bucket_module
+from sawlog.store.objects.bucket import Bucket, Unanswered
 
 from .careless import careless
 from .proxy import Fault, Faults, Proxy
@@ -45,7 +45,7 @@ def parts_left(server: Server) -> int:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the smallest parts that S3 allows: larger ones take seconds of the servers' CPU."""
-    monkeypatch.setattr("sawlog.store.objects.bucket.bucket.PART_BYTES", PART_BYTES)
+    monkeypatch.setattr("sawlog.store.objects.bucket.PART_BYTES", PART_BYTES)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -254,7 +254,7 @@ def test_a_listing_has_the_keys_after_a_given_one_in_order(moto: Server, tmp_pat
 
 _FORKING = """
 import multiprocessing, sys
-from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.bucket import Bucket
 
 def use(bucket, queue):
     try:

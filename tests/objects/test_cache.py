@@ -13,12 +13,11 @@ from sawlog.batch.build import encode
 from sawlog.batch.header import BASE, LAST
 from sawlog.errors import CorruptBatch, InvalidConfig, StorageError
 from sawlog.log.ingest import rows_of
-from sawlog.store.objects.bucket import cache as cache_module
-from sawlog.store.objects.bucket.bucket import Bucket
-from sawlog.store.objects.bucket.cache import BlockCache, default_path
+from sawlog.store.objects import cache as cache_module
+from sawlog.store.objects.bucket import Bucket
+from sawlog.store.objects.cache import BlockCache, default_path
 from sawlog.store.objects.extent_reader import CommitCache, ExtentReader, content_digest, place_batches, place_rows
-from sawlog.store.objects.state.commit import Commit, Nonce, Tombstone
-from sawlog.store.objects.state.extents import Extent
+from sawlog.store.objects.state.commit import Commit, Extent, Nonce, Tombstone
 from sawlog.store.objects.store import ObjectStore
 
 from .. import warm
@@ -46,7 +45,7 @@ def test_another_process_gets_blocks_from_the_cache(cache: BlockCache, tmp_path:
         None,
     )
     code = (
-        "import sys; from sawlog.store.objects.bucket.cache import BlockCache; "
+        "import sys; from sawlog.store.objects.cache import BlockCache; "
         "cache = BlockCache(sys.argv[1], 'store', 1 << 20); "
         "assert cache.get('a', 10, '0', 7) == b'content'; cache.put('b', 0, '0', b'from there')"
     )

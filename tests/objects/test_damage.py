@@ -12,7 +12,7 @@ import pytest
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch, CorruptData, SawlogError, StorageError
 from sawlog.log.ingest import rows_of
-from sawlog.store.objects.maintenance import rewrite
+from sawlog.store.objects import rewrite
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.replica import restore
 

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from sawlog.errors import CorruptData, InvalidConfig
-from sawlog.store.objects.bucket.bucket import Bucket
-from sawlog.store.objects.journal import checkpoints
-from sawlog.store.objects.journal.checkpoints import Checkpoint
+from sawlog.store.objects import checkpoints
+from sawlog.store.objects.bucket import Bucket
+from sawlog.store.objects.checkpoints import Checkpoint
 from sawlog.store.objects.session import results
-from sawlog.store.objects.state.commit import Commit, Nonce, UpgradeRequired, canonical
+from sawlog.store.objects.state import State
+from sawlog.store.objects.state.commit import Commit, Extent, Nonce, UpgradeRequired, canonical
 from sawlog.store.objects.state.entries import Entries, entry_text
-from sawlog.store.objects.state.extents import Extent
-from sawlog.store.objects.state.state import State
 
 from ..looping import for_each
 

@@ -34,7 +34,7 @@ from sawlog.errors import (
     StreamTooLong,
     TopicNotFound,
 )
-from sawlog.store.objects.bucket.bucket import Bucket, Unanswered
+from sawlog.store.objects.bucket import Bucket, Unanswered
 from sawlog.store.objects.partition import ObjectPartition
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.topic import ObjectTopic

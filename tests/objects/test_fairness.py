@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sawlog.store.objects.journal.journal import Journal
+from sawlog.store.objects.journal import Journal
 
 from .simulated import SimulatedBucket, SimulatedClocks, World
 

@@ -11,9 +11,9 @@ import pytest
 
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch
-from sawlog.store.objects.bucket.cache import BlockCache
+from sawlog.store.objects import rewrite
+from sawlog.store.objects.cache import BlockCache
 from sawlog.store.objects.extent_reader import content_digest
-from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.slices import ObjectSliceReader
 from sawlog.store.replica import restore
 

@@ -12,11 +12,11 @@ from sawlog.batch.build import encode
 from sawlog.batch.header import BASE, LAST
 from sawlog.errors import LogClosed, ReadOnlyLog, StorageError
 from sawlog.log.ingest import rows_of
-from sawlog.store.objects.journal.store_file import StoreParameters
-from sawlog.store.objects.maintenance import rewrite
-from sawlog.store.objects.maintenance.collect import Collector
-from sawlog.store.objects.maintenance.rewrite import PartitionId, small_runs
-from sawlog.store.objects.state.extents import SEGMENTS, Extent
+from sawlog.store.objects import rewrite
+from sawlog.store.objects.collect import Collector
+from sawlog.store.objects.journal import StoreParameters
+from sawlog.store.objects.rewrite import PartitionId, small_runs
+from sawlog.store.objects.state.commit import SEGMENTS, Extent
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.topic import ObjectTopic
 
@@ -274,15 +274,15 @@ def test_compaction_continues_after_the_last_round_of_another_process(world: Wor
 def test_tombstones_are_dropped_after_their_retention(store: ObjectStore) -> None:
     topic = store.create_topic("t", cleanup_policy="compact", delete_retention_ms=1000)
     topic.append_many([(b"a", b"k1"), (b"b", b"k2"), (None, b"k1")])
-    with mock.patch("sawlog.store.objects.maintenance.rewrite.now_ms", return_value=10_000):
+    with mock.patch("sawlog.store.objects.rewrite.now_ms", return_value=10_000):
         compacted(store, topic)
         assert values(topic) == [b"b", None]
-    with mock.patch("sawlog.store.objects.maintenance.rewrite.now_ms", return_value=10_999):
+    with mock.patch("sawlog.store.objects.rewrite.now_ms", return_value=10_999):
         assert not store.maintain()
         topic.append_many([(None, b"k2"), (b"c", b"k3"), (b"d" * 500, b"k4")])
         compacted(store, topic)
         assert values(topic) == [None, None, b"c", b"d" * 500]
-    with mock.patch("sawlog.store.objects.maintenance.rewrite.now_ms", return_value=11_000):
+    with mock.patch("sawlog.store.objects.rewrite.now_ms", return_value=11_000):
         store.maintain()
         assert values(topic) == [None, b"c", b"d" * 500]
         assert not store.maintain()  # the other one has time
@@ -295,7 +295,7 @@ def test_more_keys_than_the_table_holds_take_several_rounds(store: ObjectStore) 
     topic = store.create_topic("t", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     for start in range(0, 3000, 500):
         topic.append_many([(bytes(300), b"%d" % (key % 1500)) for key in range(start, start + 500)])
-    with mock.patch("sawlog.store.objects.maintenance.rewrite._KEY_BYTES", 24 << 10):
+    with mock.patch("sawlog.store.objects.rewrite._KEY_BYTES", 24 << 10):
         compacted(store, topic)
     assert [each.offset for each in topic.scan()] == list(range(1500, 3000))
 
@@ -305,7 +305,7 @@ def test_more_keys_than_the_table_holds_take_several_rounds(store: ObjectStore) 
 
 def test_an_open_store_is_maintained_in_the_background() -> None:
     done = threading.Event()
-    run = mock.patch("sawlog.store.objects.maintenance.maintainer.Maintainer.run", side_effect=lambda: [done.set()][:0])
+    run = mock.patch("sawlog.store.objects.maintainer.Maintainer.run", side_effect=lambda: [done.set()][:0])
     with run, ObjectStore.open("memory://background", maintenance_interval_s=0.01):
         assert done.wait(60)
 

@@ -10,8 +10,8 @@ import pytest
 
 from sawlog.errors import GroupActive, GroupFenced, SawlogError, TopicNotFound
 from sawlog.store.objects.membership import members_of, owners_of
+from sawlog.store.objects.state import check_kinds, check_known
 from sawlog.store.objects.state.commit import UpgradeRequired
-from sawlog.store.objects.state.state import check_kinds, check_known
 from sawlog.store.objects.store import ObjectStore
 
 

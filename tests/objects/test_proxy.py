@@ -9,8 +9,8 @@ import pytest
 from sawlog.batch.build import encode
 from sawlog.batch.read import decode
 from sawlog.errors import AmbiguousAppend, StorageError
-from sawlog.store.objects.bucket.bucket import Bucket
-from sawlog.store.objects.journal import journal
+from sawlog.store.objects import journal
+from sawlog.store.objects.bucket import Bucket
 from sawlog.store.objects.store import ObjectStore
 
 from .planted import planted

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from sawlog.errors import CorruptData, SawlogError, StoreNotFound
-from sawlog.store.objects.journal.checkpoints import listed
-from sawlog.store.objects.journal.store_file import STORE, STORE_COPY, StoreParameters
-from sawlog.store.objects.maintenance.collect import Collector
-from sawlog.store.objects.maintenance.repair import Diagnosis, diagnose, repair
+from sawlog.store.objects.checkpoints import listed
+from sawlog.store.objects.collect import Collector
+from sawlog.store.objects.journal import STORE, STORE_COPY, StoreParameters
+from sawlog.store.objects.repair import Diagnosis, diagnose, repair
 from sawlog.store.objects.state.commit import COMMITS, commit_key
 from sawlog.store.objects.store import ObjectStore
 

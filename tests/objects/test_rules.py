@@ -17,15 +17,15 @@ from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, CorruptData, InvalidConfig, LogClosed, SawlogError, StorageError
 from sawlog.log.ingest import checked_rows
 from sawlog.store.directory.transactions.staging import Part
-from sawlog.store.objects.bucket.bucket import Bucket, Unanswered
+from sawlog.store.objects import checkpoints
+from sawlog.store.objects.bucket import Bucket, Unanswered
+from sawlog.store.objects.collect import Collector
 from sawlog.store.objects.extent_reader import append_action, described
-from sawlog.store.objects.journal import checkpoints
-from sawlog.store.objects.journal.journal import HISTORY_S, Journal, UnknownOutcome
-from sawlog.store.objects.journal.store_file import STORE, StoreParameters
-from sawlog.store.objects.maintenance.collect import Collector
+from sawlog.store.objects.journal import HISTORY_S, STORE, Journal, StoreParameters, UnknownOutcome
 from sawlog.store.objects.session import Committer, StoreSession
-from sawlog.store.objects.state import partitions
+from sawlog.store.objects.state import State, partitions
 from sawlog.store.objects.state.commit import (
+    INLINE,
     TOMBSTONE_BYTES,
     Commit,
     Nonce,
@@ -36,8 +36,6 @@ from sawlog.store.objects.state.commit import (
     is_tombstone,
 )
 from sawlog.store.objects.state.entries import Entries, Rejected
-from sawlog.store.objects.state.extents import INLINE
-from sawlog.store.objects.state.state import State
 from sawlog.store.objects.store import ObjectStore
 
 from .simulated import SimulatedBucket, SimulatedClocks, World
@@ -423,7 +421,7 @@ def test_a_transaction_that_may_be_stored_is_not_stored_again(world: World) -> N
         with (
             mock.patch.object(store._session.bucket, "create", lambda *given: applied(real, given)),
             mock.patch.object(store._session.bucket, "get", lambda *given: denied(real, given)),
-            mock.patch("sawlog.store.objects.journal.journal._LOOKS", 1),
+            mock.patch("sawlog.store.objects.journal._LOOKS", 1),
             pytest.raises(AmbiguousAppend),
         ):
             transaction.commit()
@@ -989,7 +987,7 @@ def test_a_session_and_its_committer_share_one_lock(world: World) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_pauses() -> Iterator[None]:
-    with mock.patch("sawlog.store.objects.journal.journal.Clocks.pause"):
+    with mock.patch("sawlog.store.objects.journal.Clocks.pause"):
         yield
 
 

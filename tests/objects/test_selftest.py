@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sawlog.errors import StorageError, UnsafeStorage
-from sawlog.store.objects.bucket import selftest
-from sawlog.store.objects.bucket.bucket import Bucket
-from sawlog.store.objects.bucket.selftest import BAD, FAILED, OK, SKIPPED, TRIALS, Scale
-from sawlog.store.objects.journal.store_file import STORE, STORE_COPY
+from sawlog.store.objects import selftest
+from sawlog.store.objects.bucket import Bucket
+from sawlog.store.objects.journal import STORE, STORE_COPY
+from sawlog.store.objects.selftest import BAD, FAILED, OK, SKIPPED, TRIALS, Scale
 from sawlog.store.objects.store import ObjectStore
 
 from . import servers

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.bucket import Bucket
 from sawlog.store.objects.store import ObjectStore
 from sawlog.testing import StoreSuite
 

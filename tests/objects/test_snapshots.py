@@ -21,8 +21,8 @@ from sawlog.errors import (
 from sawlog.spark.options import read_options
 from sawlog.spark.reading import BatchReader
 from sawlog.store.directory.store import DirectoryStore
+from sawlog.store.objects.state import State
 from sawlog.store.objects.state.entries import is_in_snapshot
-from sawlog.store.objects.state.state import State
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.topic import ObjectTopic
 

@@ -31,7 +31,7 @@ from sawlog.spark.options import WriteOptions, read_options, write_options
 from sawlog.spark.planning import Task
 from sawlog.spark.reading import BatchReader
 from sawlog.spark.writing import TaskCommit, stage
-from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.bucket import Bucket
 from sawlog.store.objects.slices import ObjectSlice
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.topic import ObjectTopic

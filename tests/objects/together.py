@@ -44,7 +44,7 @@ import sawlog
 from sawlog.batch.header import BASE, BASE_SEQUENCE, LAST, PRODUCER_EPOCH, PRODUCER_ID
 from sawlog.errors import AmbiguousAppend, DirectoryLocked, GroupNotFound
 from sawlog.log.ingest import rows_of
-from sawlog.store.objects.bucket.bucket import Unanswered
+from sawlog.store.objects.bucket import Unanswered
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.replica import replicate, replicator, restore
 

@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from sawlog.errors import SawlogError
-from sawlog.store.objects import session
-from sawlog.store.objects.bucket.bucket import Unanswered
-from sawlog.store.objects.maintenance import rewrite
+from sawlog.store.objects import rewrite, session
+from sawlog.store.objects.bucket import Unanswered
 from sawlog.store.objects.store import ObjectStore
 
 from . import roles

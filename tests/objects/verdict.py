@@ -11,14 +11,13 @@ from typing import Protocol
 from sawlog.batch.kernel import Record
 from sawlog.config import LogConfig
 from sawlog.errors import SawlogError
-from sawlog.store.objects.bucket.bucket import Bucket
-from sawlog.store.objects.journal import checkpoints
-from sawlog.store.objects.maintenance.collect import GARBAGE
+from sawlog.store.objects import checkpoints
+from sawlog.store.objects.bucket import Bucket
+from sawlog.store.objects.collect import GARBAGE
 from sawlog.store.objects.partition import ObjectPartition
 from sawlog.store.objects.session import StoreSession
-from sawlog.store.objects.state.commit import COMMITS, commit_key
-from sawlog.store.objects.state.extents import SEGMENTS, STAGED
-from sawlog.store.objects.state.state import State
+from sawlog.store.objects.state import State
+from sawlog.store.objects.state.commit import COMMITS, SEGMENTS, STAGED, commit_key
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.tiered import TieredLog
 

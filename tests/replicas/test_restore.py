@@ -15,9 +15,9 @@ import sawlog
 from sawlog import Store
 from sawlog.errors import DirectoryLocked, ImportMismatch, InvalidConfig, StorageError, StoreIncomplete
 from sawlog.store.objects import extent_reader
+from sawlog.store.objects.collect import Collector
 from sawlog.store.objects.extent_reader import ExtentReader
-from sawlog.store.objects.journal.store_file import StoreParameters
-from sawlog.store.objects.maintenance.collect import Collector
+from sawlog.store.objects.journal import StoreParameters
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.replica import Points, Restorer, restore
 from sawlog.store.replica import replicator as shipping
@@ -174,7 +174,7 @@ def test_a_moment_is_restored_by_its_commit(data: Path, store: Store, url: str, 
 def stepping(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
     """A clock for commits and points, in ms."""
     clock = mock.Mock(return_value=1_000_000)
-    monkeypatch.setattr("sawlog.store.objects.journal.journal.now_ms", clock)
+    monkeypatch.setattr("sawlog.store.objects.journal.now_ms", clock)
     monkeypatch.setattr("sawlog.store.replica.points.now_ms", clock)
     return clock
 

@@ -18,9 +18,8 @@ from sawlog.batch.header import POSITION, SIZE
 from sawlog.errors import InvalidConfig, RemoteUnavailable, StoreNotFound
 from sawlog.log.ingest import rows_of
 from sawlog.store.directory.replica import ReplicaAddress
-from sawlog.store.objects.bucket.bucket import Bucket
-from sawlog.store.objects.bucket.cache import BlockCache
-from sawlog.store.objects.bucket.connecting import public_options
+from sawlog.store.objects.bucket import Bucket, public_options
+from sawlog.store.objects.cache import BlockCache
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.replica import promote, restore
 

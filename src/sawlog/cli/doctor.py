@@ -136,9 +136,11 @@ def examine(place: Path, data: str | None) -> Iterator[CheckResult]:
 
 def examine_bucket(url: str) -> Iterator[CheckResult]:
     """Run the checks for a store on object storage."""
-    from ..store.objects.bucket import selftest  # slow to import
-    from ..store.objects.bucket.bucket import Bucket
-    from ..store.objects.maintenance import repair
+    from ..store.objects import (
+        repair,
+        selftest,  # slow to import
+    )
+    from ..store.objects.bucket import Bucket
 
     yield _versions()
     yield _kernel()

@@ -4,7 +4,7 @@ The plan of a repair opens the log for writing on top of an overlay (overlay.py)
 bytes, and nothing is written. `--apply` takes the lock, copies the whole directory, opens the log for writing and
 verifies it. Data around damage is kept, damaged bytes stay in place, and unreadable offsets are reported.
 
-A store on object storage returns to its last consistent state (`sawlog.store.objects.maintenance.repair`); unusable
+A store on object storage returns to its last consistent state (`sawlog.store.objects.repair`); unusable
 objects move to a separate folder of the bucket.
 """
 
@@ -120,8 +120,8 @@ def _lost(missing: MissingPartition) -> dict[str, Any]:
 
 def _check_whole(data: str, printer: Printer) -> None:
     """Exit if a store on object storage has lost commits or its `sawlog.json`: it may not open, or lack its end."""
-    from ..store.objects.bucket.bucket import Bucket  # slow to import
-    from ..store.objects.maintenance.repair import diagnose
+    from ..store.objects.bucket import Bucket  # slow to import
+    from ..store.objects.repair import diagnose
 
     found = diagnose(Bucket(data))
     if not found.is_repairable:
@@ -215,8 +215,8 @@ def repair(
 
 
 def _repair_bucket(data: str, printer: Printer, *, apply: bool) -> None:
-    from ..store.objects.bucket.bucket import Bucket
-    from ..store.objects.maintenance import repair as objects  # slow to import
+    from ..store.objects import repair as objects  # slow to import
+    from ..store.objects.bucket import Bucket
 
     bucket = Bucket(data)
     found = objects.diagnose(bucket)

@@ -15,8 +15,8 @@ import typer
 
 from ..clock import Stopwatch, now_ms
 from ..display import counted, size_text
-from ..store.objects.bucket.bucket import Bucket
-from ..store.objects.bucket.selftest import BRIEF, BRIEF_SCALE, TRIALS, Scale, refuse, run
+from ..store.objects.bucket import Bucket
+from ..store.objects.selftest import BRIEF, BRIEF_SCALE, TRIALS, Scale, refuse, run
 from .codes import FAILED
 from .options import Output, parsed
 from .output import Column, OutputFormat, Printer, note

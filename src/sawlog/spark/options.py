@@ -7,7 +7,7 @@ misspelt `startingOffset` would read the wrong data. Options for clients of a br
 Contradictory options are errors wherever Kafka's source rejects them.
 
 For a store on object storage, such as s3://bucket/store, the connection options (`endpoint`, `region`, `access_key_id`,
-...; see `sawlog.store.objects.bucket.connecting`) are passed on. They may contain credentials, so no `repr` shows them.
+...; see `sawlog.store.objects.bucket`) are passed on. They may contain credentials, so no `repr` shows them.
 `StoreLocation` carries them to the tasks; options that are not given come from the environment of each process, the
 driver's or the worker's.
 """
@@ -27,7 +27,7 @@ from ..batch.text import parse_json
 from ..clock import milliseconds
 from ..config import Isolation
 from ..errors import InvalidConfig
-from ..store.objects.bucket.connecting import is_option
+from ..store.objects.bucket import is_option
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -26,7 +26,7 @@ from .base import Store
 from .directory.store import DirectoryStore
 
 if TYPE_CHECKING:
-    from .objects.journal.store_file import StoreParameters
+    from .objects.journal import StoreParameters
 
 #: Options that apply to one kind of store only, and are refused for the other.
 _OF_DIRECTORIES = "handover_timeout_s", "lock_timeout"

@@ -69,10 +69,9 @@ from ...batch.read import first_bad_crc
 from ...errors import CorruptBatch, CorruptData
 from ...log.ingest import rows_of
 from ...storage.forking import forkable
-from .bucket.bucket import Bucket
-from .bucket.cache import BlockCache
-from .state.commit import COMMITS, Commit, UpgradeRequired, is_tombstone
-from .state.extents import DIGEST_DIGITS, Extent
+from .bucket import Bucket
+from .cache import BlockCache
+from .state.commit import COMMITS, DIGEST_DIGITS, Commit, Extent, UpgradeRequired, is_tombstone
 from .state.transactions import ABORT, COMMIT, RECORDS
 
 #: Approximate size decoded at once: enough for a call, and small enough for the processor's cache.

@@ -37,7 +37,7 @@ from .membership import ObjectMembership, committed_of, members_of, owners_of, r
 from .partition import ObjectPartition
 from .queues import ObjectDeliveries, ObjectWorkers
 from .session import StoreSession
-from .state.state import State
+from .state import State
 from .topic import ObjectTopic
 
 #: Interval between looks at a member that seems to be dead.

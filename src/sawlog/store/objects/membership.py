@@ -23,8 +23,8 @@ from ..base import Topic, TopicPartition
 from ..groups import Committed, Member, Silence, StartPosition, begin
 from ..membership import GroupMembership, GroupView, MemberOptions
 from .session import StoreSession
+from .state import Outcome, State
 from .state.entries import quoted
-from .state.state import Outcome, State
 
 _logger = logging.getLogger("sawlog.store.consumer")
 

@@ -33,8 +33,8 @@ from ..base import PAGE_BYTES, Partition, SegmentInfo
 from .extent_reader import check_extent, place_batches
 from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader, cut_into
-from .state.extents import Extent, epoch_end
-from .state.state import State
+from .state import State
+from .state.commit import Extent, epoch_end
 
 _POLL_S = 0.1
 _T = TypeVar("_T")

@@ -16,22 +16,13 @@ from typing import Any
 
 from ...clock import Stopwatch
 from ..base import Topic, TopicPartition
-from ..groups import (
-    Committed,
-    DeliveryStates,
-    Pages,
-    QueueTurn,
-    QueueWorkers,
-    StartPosition,
-    TurnConflict,
-    begin,
-)
+from ..groups import Committed, DeliveryStates, Pages, QueueTurn, QueueWorkers, StartPosition, TurnConflict, begin
 from ..membership import MemberOptions
 from ..queues.options import QueueOptions
 from .membership import ObjectMembership, committed_of, topics_by_id
 from .session import StoreSession, refused_with, results
+from .state import State
 from .state.entries import quoted
-from .state.state import State
 
 #: Session timeout of a worker: a heartbeat is a commit.
 _SESSION_MS = 45_000

@@ -35,14 +35,12 @@ from ...errors import (
     StorageError,
 )
 from ...storage.forking import forkable, this_process
-from .bucket.bucket import Bucket
-from .bucket.cache import BlockCache
+from .bucket import Bucket
+from .cache import BlockCache
 from .extent_reader import CommitCache, ExtentReader, append_action, described
-from .journal.journal import HISTORY_S, Clocks, Journal
-from .journal.store_file import StoreParameters
-from .state.commit import Request, UpgradeRequired, canonical
-from .state.extents import INLINE, STAGED
-from .state.state import Outcome, State
+from .journal import HISTORY_S, Clocks, Journal, StoreParameters
+from .state import Outcome, State
+from .state.commit import INLINE, STAGED, Request, UpgradeRequired, canonical
 
 if TYPE_CHECKING:
     from ...log.writer import Writer

@@ -26,8 +26,8 @@ from ...log.transactions import AbortedTransaction, aborted_rows
 from ..base import PlannedSlice, SliceReader
 from .extent_reader import CHUNK_BYTES, Part, place_rows
 from .session import StoreSession
-from .state.extents import Extent
-from .state.state import State
+from .state import State
+from .state.commit import Extent
 
 if TYPE_CHECKING:
     import pyarrow as pa

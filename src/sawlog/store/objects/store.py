@@ -10,6 +10,9 @@
 <prefix>/notes/...        see collect.py; also garbage/, clock
 ```
 
+A store is created once: the bucket must be safe and hold nothing else. Every later process uses the parameters that it
+finds in `sawlog.json`, a flat JSON object with the id and the fields of `StoreParameters`.
+
 A snapshot is a commit that refers to the extents of all topics once more. Nothing is copied, and taking one takes as
 long as that commit. Records that expire or are compacted or deleted later stay in it and use space until it is deleted.
 A snapshot is consistent across topics and partitions: it has every earlier commit, and no later one.
@@ -18,14 +21,24 @@ A snapshot is consistent across topics and partitions: it has every earlier comm
 from __future__ import annotations
 
 import errno
+import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ...clock import now_ms
 from ...display import counted
-from ...errors import InvalidConfig, SnapshotNotFound, StoreNotFound, TopicExists, TopicNotFound
+from ...errors import (
+    CorruptData,
+    InvalidConfig,
+    SnapshotNotFound,
+    StoreNotFound,
+    TopicExists,
+    TopicNotFound,
+    UnsafeStorage,
+)
 from ...log.maintenance import MaintenanceReport
 from ...log.retention import RetentionReport
 from .. import base
@@ -35,17 +48,18 @@ from ..directory.topic_entry import check_partitions
 from ..names import check_document_name, check_topic_name
 from ..queues.queue import Queue
 from ..settings import TopicChanges, TopicSettings
-from .bucket.bucket import Bucket
-from .bucket.cache import CACHE_BYTES, BlockCache, default_path
-from .bucket.connecting import is_missing
+from . import selftest
+from .bucket import Bucket, is_missing
+from .cache import CACHE_BYTES, BlockCache, default_path
+from .checkpoints import CHECKPOINTS
 from .groups import ObjectGroups
-from .journal.journal import Clocks
-from .journal.store_file import StoreParameters, check_conditional, identity_of, read_or_create
-from .maintenance.maintainer import Maintainer
-from .maintenance.rewrite import PartitionId
-from .serving.service import ObjectService
+from .journal import STORE, STORE_COPY, Clocks, StoreParameters
+from .maintainer import Maintainer
+from .rewrite import PartitionId
+from .serving import ObjectService
 from .session import StoreSession, refused_with, results
 from .slices import ObjectSliceReader
+from .state.commit import COMMITS, canonical
 from .state.partitions import id_in_snapshot
 from .topic import ObjectTopic, SnapshotInfo
 from .transaction import ObjectStaging, ObjectTransaction
@@ -98,7 +112,7 @@ class ObjectStore(base.Store):
         place = cache_path or given.pop("cache_path", None)
         if parameters is not None and not isinstance(parameters, StoreParameters):
             raise InvalidConfig(
-                f"parameters must be a sawlog.store.objects.journal.store_file.StoreParameters, not {parameters!r}"
+                f"parameters must be a sawlog.store.objects.journal.StoreParameters, not {parameters!r}"
             )
         creates = mode == "w" and create
         if not creates and isinstance(url, str) and is_missing(url):
@@ -381,3 +395,80 @@ def _linger_s(given: object, option: str | None) -> float:
     if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or not 0 <= wanted < 60_000:
         raise InvalidConfig(f"linger_ms must be a number of milliseconds, from 0 to below 60000, not {wanted!r}")
     return wanted / 1000
+
+
+# --- sawlog.json
+
+#: The kind of store in `sawlog.json`: that of a store in a directory has another name for its format.
+_KIND, _FORMAT = "objects", 2
+
+
+def read_or_create(bucket: Bucket, parameters: StoreParameters, *, create: bool) -> bytes:
+    """Read `sawlog.json`. With `create`, create it if there is no store."""
+    data = bucket.get(STORE)
+    if data is None:
+        _refuse_remains(bucket)
+        if not create:
+            raise StoreNotFound(errno.ENOENT, f"no store in {bucket.url}")
+        _refuse_strangers(bucket)
+        selftest.check(bucket)  # a server that ignores preconditions would lose commits
+        bucket.create(STORE, new_store(parameters))
+        data = bucket.get(STORE) or b""
+        bucket.put(STORE_COPY, data)
+    return data
+
+
+def new_store(parameters: StoreParameters) -> bytes:
+    """Return the content of `sawlog.json` for a store with a new id."""
+    return canonical({"kind": _KIND, "format": _FORMAT, "id": str(uuid.uuid4()), **asdict(parameters)}) + b"\n"
+
+
+def check_conditional(bucket: Bucket, data: bytes) -> None:
+    """Raise `UnsafeStorage` if an existing object can be created again: the server may have been replaced since the
+    store was created, or a proxy put in front of it. The bytes are the same, so the check is harmless. If the copy is
+    missing, the first create restores it."""
+    if bucket.create(STORE_COPY, data) and bucket.create(STORE_COPY, data):
+        raise UnsafeStorage(
+            errno.ENOTSUP,
+            f"{bucket.url} is not safe for a store: {STORE_COPY} exists, and was created again. The server ignores "
+            "conditional writes (If-None-Match), so that two writers would overwrite each other's commits; nothing was "
+            "changed. Use other storage, or another version of this server; `sawlog store test` shows more",
+        )
+
+
+def identity_of(bucket: Bucket, data: bytes) -> tuple[str, StoreParameters]:
+    """Return the id and the parameters of a store from its `sawlog.json`; missing parameters have their defaults."""
+    try:
+        stored = json.loads(data)
+        kind, version, store_id = stored.get("kind"), stored["format"], str(stored["id"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidConfig(f"{bucket.url}/{STORE} is not the file of a store: {error}") from error
+    if kind != _KIND:
+        raise InvalidConfig(f"{bucket.url} is a store in a directory: open it by its path, without file://")
+    if version != _FORMAT:
+        raise InvalidConfig(f"{bucket.url} has format {version}; this version of sawlog supports {_FORMAT}")
+    known = {each.name: stored[each.name] for each in fields(StoreParameters) if each.name in stored}
+    return store_id, StoreParameters(**known)
+
+
+def _refuse_remains(bucket: Bucket) -> None:
+    """Refuse to treat a store that has lost its `sawlog.json` as a new one: its parameters would differ from those of
+    the processes that use these commits."""
+    found = next((each.key for folder in (COMMITS, CHECKPOINTS) for each in bucket.list(folder)), None)
+    if found is not None and bucket.get(STORE) is None:  # otherwise another process is creating it at this moment
+        raise CorruptData(
+            f"{bucket.url} has {found}, but no {STORE}: it was deleted, or the storage has lost it. Bring it back "
+            f"from a version or a copy of the bucket, or with `sawlog repair -d {bucket.url}`"
+        )
+
+
+def _refuse_strangers(bucket: Bucket) -> None:
+    """Refuse to create a store among unrelated files, such as a log or the target of a mistyped path."""
+    if not bucket.url.startswith("file://"):
+        return  # a prefix in a bucket is chosen deliberately and may hold any number of objects
+    found = [each.key for each in bucket.list("") if not each.key.startswith(selftest.FOLDER)]
+    if found and bucket.get(STORE) is None:  # otherwise another process is creating it at this moment
+        raise InvalidConfig(
+            f"{bucket.url} is neither empty nor a store: it holds {', '.join(found[:5])}; choose an empty or a new "
+            "directory"
+        )

@@ -20,9 +20,8 @@ from ...log.remote import RemoteRun, RemoteSegments, ReplicaStatus
 from .partition import ObjectPartition, first_extents, page_of
 from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader
-from .state.commit import Commit, commit_key
-from .state.extents import COPY_OF, Extent
-from .state.state import State
+from .state import State
+from .state.commit import COPY_OF, Commit, Extent, commit_key
 from .store import ObjectStore
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ class TieredLog:
             lowest, _ = state.ends(self._id, self._number)
             stable, epochs = state.stable(self._id, self._number), state.epochs(self._id, self._number)
             if not epochs or epochs[0][0] > 0:
-                epochs = [(0, 0), *epochs]  # offsets before the first epoch are in epoch 0: see extents.py
+                epochs = [(0, 0), *epochs]  # offsets before the first epoch are in epoch 0: see commit.py
             source = state.document(COPY_OF)[1].get("source")
             return source, state.has(self._id, self._number), ReplicaStatus(lowest, stable, tuple(epochs))
 

@@ -29,9 +29,9 @@ from ..writer import TopicWriter
 from .partition import ObjectPartition, recipe_for
 from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader
+from .state import State
 from .state.entries import MARK
 from .state.partitions import id_in_snapshot
-from .state.state import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from ..directory.store import DirectoryStore
 from ..directory.topic import DirectoryTopic
 from ..groups import Committed
 from ..names import REGISTRY
-from ..objects.maintenance.maintainer import is_copy
+from ..objects.maintainer import is_copy
 from ..objects.session import StoreSession
-from ..objects.state.extents import COPY_OF
-from ..objects.state.state import State
+from ..objects.state import State
+from ..objects.state.commit import COPY_OF
 from ..objects.store import ObjectStore
 from .shipment import ReplicaPartition
 

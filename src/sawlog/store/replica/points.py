@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 from ...clock import Stopwatch, now_ms
 from ...errors import CorruptData, InvalidConfig
-from ..objects.journal import checkpoints
+from ..objects import checkpoints
 from ..objects.session import StoreSession
+from ..objects.state import State
 from ..objects.state.commit import Collected, Commit, canonical, commit_key, is_tombstone
 from ..objects.state.entries import Entries
-from ..objects.state.state import State
 
 POINTS = "points/"
 #: Minimum interval between points.

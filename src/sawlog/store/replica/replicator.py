@@ -32,10 +32,9 @@ from ..base import TopicPartition
 from ..directory.replica import ReplicaAddress
 from ..directory.store import DirectoryStore
 from ..directory.topic import DirectoryTopic
-from ..objects.bucket.bucket import Unanswered
-from ..objects.bucket.connecting import public_options
+from ..objects.bucket import Unanswered, public_options
 from ..objects.session import StoreSession, rejection
-from ..objects.state.state import Outcome, State
+from ..objects.state import Outcome, State
 from ..objects.store import ObjectStore
 from ..objects.topic import ObjectTopic
 from . import metadata

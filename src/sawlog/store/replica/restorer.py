@@ -29,10 +29,10 @@ from ..directory.founding import Standby
 from ..directory.store import DirectoryStore
 from ..groups import Committed
 from ..names import RESTORE, RESTORE_LOCK, STORE
-from ..objects.bucket.bucket import Unanswered
+from ..objects.bucket import Unanswered
+from ..objects.state import State
+from ..objects.state.commit import Extent, epoch_of
 from ..objects.state.entries import Entries
-from ..objects.state.extents import Extent, epoch_of
-from ..objects.state.state import State
 from ..objects.store import ObjectStore
 from ..objects.topic import ObjectTopic
 from .metadata import documents_of

@@ -26,10 +26,10 @@ from ...log.rebatch import Rebatcher, RewriteOptions
 from ...log.replacement import ReplacementFile
 from ...log.segment import Segment
 from ..objects.extent_reader import append_action, described, place_batches
-from ..objects.maintenance.rewrite import ChunkOrigin, RewriteBuffer
+from ..objects.rewrite import ChunkOrigin, RewriteBuffer
 from ..objects.session import StoreSession
-from ..objects.state.extents import INLINE, Extent
-from ..objects.state.state import Outcome
+from ..objects.state import Outcome
+from ..objects.state.commit import INLINE, Extent
 
 #: Larger shipments are uploaded before the commit that refers to them.
 _INLINE_BYTES = 1 << 20

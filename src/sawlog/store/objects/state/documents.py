@@ -16,9 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import transactions
-from .commit import Action
+from .commit import Action, begun_at, job_of
 from .entries import MutableState, Rejected, quoted
-from .extents import begun_at, job_of
 
 
 def apply_once(state: MutableState, action: Action) -> None:

@@ -22,8 +22,7 @@ from json.encoder import encode_basestring_ascii
 from typing import Any
 from urllib.parse import quote
 
-from .commit import canonical
-from .extents import Extent, epoch_of
+from .commit import Extent, canonical, epoch_of
 
 _MODULUS = 1 << 256
 

@@ -8,7 +8,7 @@ producer/<topic id>/<number>/<id>    [epoch, [[first sequence, last sequence, ba
 clean/<topic id>/<partition>         state of compaction: [[[offset, time], ...], tombstones left, offset below which
                                      tombstones were dropped]
 epochs/<topic id>/<partition>        the leader epochs of a partition that is a copy of another: [[epoch, its first
-                                     offset], ...]; see extents.py
+                                     offset], ...]; see commit.py
 snapshot/<name>                      {"time_ms", "topics": {name: {"id", "partitions", "settings"}}}
 ```
 
@@ -32,10 +32,9 @@ from typing import Any, NamedTuple
 
 from ....config import MAX_OFFSET
 from . import transactions
-from .commit import Action
+from .commit import DIGEST_DIGITS, INLINE, Action, Extent, with_epoch
 from .documents import check_floor
 from .entries import MARK, MutableState, Rejected, existing, quoted
-from .extents import DIGEST_DIGITS, INLINE, Extent, with_epoch
 
 #: The kinds of entries that are dropped with their topic, and the position of its id in their names.
 _OF_TOPICS = (

@@ -31,16 +31,19 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from itertools import chain, repeat
 from statistics import median_low
 from typing import NamedTuple
 
-from .... import clock
-from ....clock import now_ms
-from ....errors import AmbiguousAppend, CorruptData, StorageError
-from ....storage.forking import forkable
-from ..bucket.bucket import Bucket, Unanswered
-from ..state.commit import (
+from ... import clock
+from ...clock import now_ms
+from ...errors import AmbiguousAppend, CorruptData, InvalidConfig, StorageError
+from ...storage.forking import forkable
+from . import checkpoints
+from .bucket import Bucket, Unanswered
+from .state import Outcome, State
+from .state.commit import (
     COMMITS,
     Collected,
     Commit,
@@ -52,10 +55,9 @@ from ..state.commit import (
     is_tombstone,
     verified_commit,
 )
-from ..state.state import Outcome, State
-from . import checkpoints
-from .store_file import STORE, StoreParameters
 
+#: The object that marks a store and holds its parameters, and a copy of it for `sawlog repair`.
+STORE, STORE_COPY = "sawlog.json", "sawlog.copy.json"
 #: Number of times an unanswered commit is looked up before its outcome is reported as unknown.
 _LOOKS = 8
 #: Maximum number of restarts. A bucket slower than `belief_s` would otherwise retry forever.
@@ -80,6 +82,29 @@ _COMPANY_S, _COMPANY_CREATES = 2.0, 50
 _ALONE = 32
 #: Number of creates whose duration is remembered.
 _REMEMBERED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParameters:
+    """Lifetimes of answers, commit numbers and unreferenced objects."""
+
+    #: Time for which an answer is believed after the last proof that the next number was not collected.
+    belief_s: float = 600.0
+    #: Time for which a commit number stays taken after its commit fell behind a confirmed checkpoint, and for which an
+    #: upload may wait for its commit.
+    grace_s: float = 7 * 86_400.0
+    #: Time for which an unreferenced object is kept, because a reader may have planned to read it.
+    readers_s: float = 86_400.0
+    #: Number of commits between checkpoints.
+    checkpoint_every: int = 256
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise InvalidConfig(f"{each.name} must be a number above 0, not {value!r}")
+        if self.grace_s < 2 * self.belief_s:
+            raise InvalidConfig(f"grace_s ({self.grace_s}) must be at least twice belief_s ({self.belief_s})")
 
 
 class UnknownOutcome(Unanswered, AmbiguousAppend):

@@ -18,20 +18,20 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
-from ....clock import Stopwatch, now_ms
-from ....config import LogConfig, MaintenanceConfig
-from ....errors import CorruptBatch, LogClosed, StorageError
-from ....log.maintenance import MaintenanceReport, MergeReport
-from ....log.retention import RetentionReport
-from ....log.transactions import AbortedTransaction
-from ... import settings as topic_settings
-from ..journal import checkpoints
-from ..session import StoreSession
-from ..state.extents import COPY_OF, Extent
-from ..state.state import State
-from ..transaction import ObjectStaging
+from ...clock import Stopwatch, now_ms
+from ...config import LogConfig, MaintenanceConfig
+from ...errors import CorruptBatch, LogClosed, StorageError
+from ...log.maintenance import MaintenanceReport, MergeReport
+from ...log.retention import RetentionReport
+from ...log.transactions import AbortedTransaction
+from .. import settings as topic_settings
+from . import checkpoints
 from .collect import CollectionReport, Collector
 from .rewrite import SEGMENT_BYTES, Compactable, PartitionId, compact, consolidate, is_due, settled, small_runs
+from .session import StoreSession
+from .state import State
+from .state.commit import COPY_OF, Extent
+from .transaction import ObjectStaging
 
 #: Settings that limit age and size; -1 is no limit.
 _LIMITS = "retention.ms", "retention.bytes"

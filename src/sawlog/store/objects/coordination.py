@@ -24,19 +24,19 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from ....clock import Stopwatch, now_ms
-from ....errors import Conflict, GroupActive, GroupError, LogClosed, NotCoordinator, TopicNotFound
-from ....log.ingest import rows_of
-from ....log.transactions import marker
-from ....storage.forking import forkable
-from ...base import TopicPartition
-from ...groups import CoordinatorClaim, OffsetChange
-from ...serving import BrokerRegistry, Node, StagedOffset, TransactionalIds, TransactionMarker
-from ..extent_reader import append_action, described
-from ..session import StoreSession, results
-from ..state.entries import quoted
-from ..state.extents import INLINE
-from ..state.state import Outcome, State
+from ...clock import Stopwatch, now_ms
+from ...errors import Conflict, GroupActive, GroupError, LogClosed, NotCoordinator, TopicNotFound
+from ...log.ingest import rows_of
+from ...log.transactions import marker
+from ...storage.forking import forkable
+from ..base import TopicPartition
+from ..groups import CoordinatorClaim, OffsetChange
+from ..serving import BrokerRegistry, Node, StagedOffset, TransactionalIds, TransactionMarker
+from .extent_reader import append_action, described
+from .session import StoreSession, results
+from .state import Outcome, State
+from .state.commit import INLINE
+from .state.entries import quoted
 
 _logger = logging.getLogger("sawlog.broker")
 

@@ -20,11 +20,11 @@ import zlib
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ....errors import CorruptData
-from ..bucket.bucket import Bucket
-from ..state.commit import REREADS, Collected, Unreadable, UpgradeRequired, canonical, commit_key, verified_commit
-from ..state.entries import Entries
-from ..state.state import State, check_kinds
+from ...errors import CorruptData
+from .bucket import Bucket
+from .state import State, check_kinds
+from .state.commit import REREADS, Collected, Unreadable, UpgradeRequired, canonical, commit_key, verified_commit
+from .state.entries import Entries
 
 CHECKPOINTS = "checkpoints/"
 _VERSION = 2

@@ -34,9 +34,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....batch.checksum import crc32c
-from ....clock import Deadline, wall_s
-from ....storage.forking import forkable
+from ...batch.checksum import crc32c
+from ...clock import Deadline, wall_s
+from ...storage.forking import forkable
 
 #: Default size of the cache.
 CACHE_BYTES = 1 << 30

@@ -31,26 +31,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ....errors import CorruptData
-from ..bucket.bucket import Bucket, Entry
-from ..journal import checkpoints
-from ..journal.checkpoints import Checkpoint
-from ..session import StoreSession
-from ..state.commit import (
+from ...errors import CorruptData
+from . import checkpoints
+from .bucket import Bucket, Entry
+from .checkpoints import Checkpoint
+from .rewrite import Check
+from .session import StoreSession
+from .state import State
+from .state.commit import (
     COMMITS,
+    SEGMENTS,
+    STAGED,
     TOMBSTONE_BYTES,
     Collected,
     Commit,
     Tombstone,
+    begun_at,
     canonical,
     commit_key,
     opened,
     sealed,
     verified_commit,
 )
-from ..state.extents import SEGMENTS, STAGED, begun_at
-from ..state.state import State
-from .rewrite import Check
 
 NOTES, GARBAGE, CLOCK = "notes/", "garbage/", "clock/"
 _NOW, _SWEPT = CLOCK + "now", CLOCK + "swept"

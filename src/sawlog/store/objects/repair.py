@@ -25,14 +25,18 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from ....display import counted, time_text
-from ....errors import CorruptData, InvalidConfig, StoreNotFound
-from ..bucket.bucket import Bucket
-from ..journal import checkpoints
-from ..journal.checkpoints import CHECKPOINTS, Checkpoint
-from ..journal.store_file import STORE, STORE_COPY, StoreParameters, identity_of, new_store
-from ..state.commit import (
+from ...display import counted, time_text
+from ...errors import CorruptData, InvalidConfig, StoreNotFound
+from . import checkpoints
+from .bucket import Bucket
+from .checkpoints import CHECKPOINTS, Checkpoint
+from .collect import GARBAGE, NOTES, begun, note_of, read_garbage
+from .journal import STORE, STORE_COPY, StoreParameters
+from .state import State
+from .state.commit import (
     COMMITS,
+    SEGMENTS,
+    STAGED,
     TOMBSTONE_BYTES,
     Collected,
     Commit,
@@ -41,9 +45,7 @@ from ..state.commit import (
     commit_key,
     verified_commit,
 )
-from ..state.extents import SEGMENTS, STAGED
-from ..state.state import State
-from .collect import GARBAGE, NOTES, begun, note_of, read_garbage
+from .store import identity_of, new_store
 
 #: Number of commits requested at a time.
 _STEP = 16

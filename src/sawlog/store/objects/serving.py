@@ -15,24 +15,23 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ....batch.header import ATTRIBUTES, CONTROL_BIT, PRODUCER_EPOCH, PRODUCER_ID, TRANSACTIONAL_BIT, Rows
-from ....config import Isolation, LogConfig, is_committed
-from ....errors import GroupError, TopicNotFound
-from ....log.ingest import checked_rows, rows_of, stamp_batches
-from ....log.producers import ProducerInfo
-from ....log.reader import Fetched
-from ....storage.forking import forkable
-from ...base import Store
-from ...groups import OffsetChange, check_group_name
-from ...serving import StoreService
-from ...settings import log_config
-from ..partition import ObjectPartition, page_of
-from ..session import StoreSession, results
-from ..state.commit import Action, Request
-from ..state.extents import Extent, epoch_end
-from ..state.state import Outcome, State
-from ..topic import ObjectTopic
+from ...batch.header import ATTRIBUTES, CONTROL_BIT, PRODUCER_EPOCH, PRODUCER_ID, TRANSACTIONAL_BIT, Rows
+from ...config import Isolation, LogConfig, is_committed
+from ...errors import GroupError, TopicNotFound
+from ...log.ingest import checked_rows, rows_of, stamp_batches
+from ...log.producers import ProducerInfo
+from ...log.reader import Fetched
+from ...storage.forking import forkable
+from ..base import Store
+from ..groups import OffsetChange, check_group_name
+from ..serving import StoreService
+from ..settings import log_config
 from .coordination import ObjectBrokers, ObjectClaim, ObjectTransactionalIds
+from .partition import ObjectPartition, page_of
+from .session import StoreSession, results
+from .state import Outcome, State
+from .state.commit import Action, Extent, Request, epoch_end
+from .topic import ObjectTopic
 
 _T = TypeVar("_T")
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from ....clock import Deadline, Stopwatch
-from ....display import size_text
-from ....errors import StorageError, UnsafeStorage
+from ...clock import Deadline, Stopwatch
+from ...display import size_text
+from ...errors import StorageError, UnsafeStorage
 from .bucket import Bucket, Unanswered
 
 T = TypeVar("T")

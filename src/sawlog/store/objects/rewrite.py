@@ -31,24 +31,24 @@ from typing import NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from ....batch.header import BASE, LAST, Rows
-from ....batch.kernel import KeyMap
-from ....batch.read import MALFORMED, unpack
-from ....clock import now_ms
-from ....config import MaintenanceConfig
-from ....errors import CorruptBatch
-from ....log.batches import Chunk
-from ....log.compaction import CompactionReport
-from ....log.ingest import checked_rows
-from ....log.maintenance import MergeReport
-from ....log.rebatch import Rebatcher, RewriteCounts, RewriteOptions
-from ....log.replacement import ReplacementFile
-from ....log.segment import Segment
-from ....log.transactions import AbortedTransaction, aborted_rows
-from ..extent_reader import described, place_batches
-from ..session import StoreSession
-from ..state.extents import SEGMENTS, STAGED, Extent
-from ..state.partitions import CompactionState
+from ...batch.header import BASE, LAST, Rows
+from ...batch.kernel import KeyMap
+from ...batch.read import MALFORMED, unpack
+from ...clock import now_ms
+from ...config import MaintenanceConfig
+from ...errors import CorruptBatch
+from ...log.batches import Chunk
+from ...log.compaction import CompactionReport
+from ...log.ingest import checked_rows
+from ...log.maintenance import MergeReport
+from ...log.rebatch import Rebatcher, RewriteCounts, RewriteOptions
+from ...log.replacement import ReplacementFile
+from ...log.segment import Segment
+from ...log.transactions import AbortedTransaction, aborted_rows
+from .extent_reader import described, place_batches
+from .session import StoreSession
+from .state.commit import SEGMENTS, STAGED, Extent
+from .state.partitions import CompactionState
 
 #: Maximum size of a segment, approximately; a topic's `segment.bytes` may reduce it.
 SEGMENT_BYTES = 64 << 20

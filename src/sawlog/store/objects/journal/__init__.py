@@ -1,1 +1,0 @@
-"""The numbered commits of a store: creating and reading them, and checkpoints of the state."""
