@@ -27,6 +27,16 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
 PRINTED = {
+    "segmented_log.py": """\
+offsets 0 to 99 in 2 segments
+read(57): record 57
+rolled back: the record is longer than 820 bytes; the next offset is still 100
+recovered: the next offset is 100
+appended: {"offset": 100}
+fetched: [{"offset": 99, "value": "record 99"}, {"offset": 100, "value": "by HTTP"}]
+expired segments: 1 - start: 60
+truncated: 97 is the last offset
+""",
     "append_and_read.py": """\
 first offset: 0
 read(1): b'world' (('language', b'en'),)

@@ -17,6 +17,9 @@ GUIDE = "docs/guide"
 DECISIONS = "docs/adr"
 #: Order of the pages in docs/; other pages follow by name.
 ORDER = (
+    "features",
+    "guarantees",
+    "how-a-segmented-log-works",
     "visibility",
     "several-processes",
     "async",
@@ -88,10 +91,10 @@ def _listing(folder: Path) -> str:
 
 
 def _front() -> str:
-    """The first page: the README's first paragraphs, and the way to everything."""
+    """The first page: the README's first paragraphs and picture, and the way to everything."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     title, *paragraphs = readme.split("\n\n")
-    lines = [title, "", "\n\n".join(paragraphs[:2]), ""]
+    lines = [title, "", "\n\n".join(paragraphs[:3]), ""]
     lines += _tree("Start", ["Overview <README>", *_guide(), "examples/README.md"])
     lines += _tree("In depth", _pages())
     lines += _tree("Reference", ["api/index.md"])
