@@ -31,7 +31,7 @@ ALLOWED = {
         "log/appender.py",
         "self.active.unfinished",
     ): "one bytecode: an interrupt could come between a call and its effect",
-    ("log/encoding.py", "builder.taken"): "a field of the compiled builder, which is given back so",
+    ("log/writer.py", "builder.taken"): "a field of the compiled builder, which is given back so",
     ("interop/foreign.py", "made._value_"): "how the standard library makes a member of an enumeration",
     ("log/appender.py", "weakref.finalize(self, held.release).atexit"): "how the standard library is told",
 }

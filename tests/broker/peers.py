@@ -11,7 +11,7 @@ from sawlog.batch.build import NO_PRODUCER, Encoder, Producer
 from sawlog.broker import wire
 from sawlog.broker.wire import Key
 from sawlog.config import LogConfig
-from sawlog.log.encoding import recipe_of
+from sawlog.log.writer import recipe_of
 
 
 def batch(*values: bytes | tuple[Any, ...], producer: Producer = NO_PRODUCER, compression: str = "none") -> bytes:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from sawlog import clock
 from sawlog.config import LogConfig
 from sawlog.errors import PositionLost, SawlogError, TransactionAborted, TransactionError
-from sawlog.log import shared, writer
+from sawlog.log import ingest, shared
 from sawlog.log.files import CHECKPOINT, LEADER_EPOCHS
 from sawlog.log.log import Log
 from sawlog.store import position
@@ -154,8 +154,8 @@ def _small() -> Iterator[None]:
     changed: list[tuple[Any, str, Any]] = [
         (committed_offsets, "_CONFIG", LogConfig(segment_bytes=900)),
         (committed_offsets, "_SEGMENTS", 2),
-        (writer, "_GROUP_BYTES", 200),
-        (writer, "BATCH_BYTES", 150),
+        (ingest, "_GROUP_BYTES", 200),
+        (ingest, "BATCH_BYTES", 150),
         (clock, "_RECHECK_S", 0.0),
         (position, "_TOPICS_S", 1e9),
         (shared, "_CHECKPOINT_S", 1e9),

@@ -44,10 +44,10 @@ TABLE: tuple[Threshold, ...] = (
     # Copies and pieces: one write becomes several.
     _one("log.recovery:SMALL_BYTES", 0, 100, 400, 900, 2500),
     _one("log.recovery:_COPY_BYTES", 150, 512, 1100),
-    _one("log.truncation:_COPY_BYTES", 150, 512, 1100),
+    _one("log.active_segment:_COPY_BYTES", 150, 512, 1100),
     _one("log.streams:_COPY_BYTES", 100, 300, 900),
     _one(BLOCK_BYTES, 50, 300, 1000),
-    _one("log.replacement:_WRITE_BYTES", 50, 300, 1500),
+    _one("log.rewrite:_WRITE_BYTES", 50, 300, 1500),
     _one("log.rewrite:MAX_SEGMENTS", 2, 3),
     _one("store.directory.transactions.placement:_PLACE_BYTES", 70, 200, 1000),
     _one(
@@ -57,9 +57,9 @@ TABLE: tuple[Threshold, ...] = (
         2000,
     ),
     # Sizes of one batch, one placement, one file.
-    _one("log.writer:_GROUP_BYTES", 100, 500, 1500),
+    _one("log.ingest:_GROUP_BYTES", 100, 500, 1500),
     _one(
-        "log.writer:BATCH_BYTES log.log:BATCH_BYTES "
+        "log.writer:BATCH_BYTES log.log:BATCH_BYTES log.ingest:BATCH_BYTES "
         "store.directory.transactions.transaction:BATCH_BYTES "
         "store.directory.topic:DirectoryTopic.writer(batch_bytes) log.writer:Writer.__init__(batch_bytes) "
         "store.directory.topic:BATCH_BYTES "
@@ -87,9 +87,8 @@ TABLE: tuple[Threshold, ...] = (
     _one("store.partitioner:Sticky.__init__(sticky_bytes) store.partitioner:STICKY_BYTES", 1, 60),
     # Offsets that one segment, one batch, one table has room for.
     _one(
-        "log.index:MAX_SPAN log.appender:MAX_SPAN log.active_segment:MAX_SPAN log.ingest:MAX_SPAN "
-        "log.batches:MAX_SPAN log.rebatch:MAX_SPAN log.replacement:MAX_SPAN "
-        "log.ingest:MAX_SPAN",
+        "log.batches:MAX_SPAN log.appender:MAX_SPAN log.active_segment:MAX_SPAN log.ingest:MAX_SPAN "
+        "log.index:MAX_SPAN log.rebatch:MAX_SPAN log.rewrite:MAX_SPAN",
         12,
         30,
     ),
@@ -99,7 +98,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.maintenance_state:_MOST", 1, 2),
     # Amounts read in one step.
     _one(
-        "log.batches:CHUNK_BYTES log.lookup:CHUNK_BYTES log.segment:CHUNK_BYTES "
+        "log.batches:CHUNK_BYTES log.index:CHUNK_BYTES log.segment:CHUNK_BYTES "
         "log.reader:CHUNK_BYTES log.segment:Segment.chunks(chunk_bytes) "
         "log.batches:Batches.chunks_in(chunk_bytes) log.batches:Batches.batches(chunk_bytes) "
         "log.reader:Reader.chunks(chunk_bytes)",
@@ -107,17 +106,17 @@ TABLE: tuple[Threshold, ...] = (
         200,
         900,
     ),
-    _one("log.lookup:_TIME_CHUNK_BYTES", 64, 200),
+    _one("log.index:_TIME_CHUNK_BYTES", 64, 200),
     _one("log.batches:CHUNK_ROWS", 1, 2, 5),
-    _one("log.lookup:_LANDMARK_STEP", 1, 2),
-    _one("log.lookup:_LANDMARK_BATCHES", 1, 2),
+    _one("log.index:_LANDMARK_STEP", 1, 2),
+    _one("log.index:_LANDMARK_BATCHES", 1, 2),
     _one("batch.kernel:_PAGE_MARGIN_BYTES", 0, 100),
     _one("log.reader:_LAST_STEP", 1, 2),
     _one(SHORT_BYTES, 0, 10, 100),
     _one("log.reader:RECORD_CHUNK_BYTES", 64, 200, 900),
     _one("log.reader:_FORGET_BYTES", 1, 500),
     _one("batch.read:SMALL_BYTES", 0, 100),
-    _one("batch.build:KEEP_BYTES log.encoding:KEEP_BYTES", 100, 1000),
+    _one("batch.build:KEEP_BYTES log.writer:KEEP_BYTES", 100, 1000),
     _one("log.async_appends:_BUFFER_BYTES", 200, 1000),
 )
 
@@ -125,7 +124,7 @@ TABLE: tuple[Threshold, ...] = (
 NOT_VARIED: Mapping[str, str] = {
     f"sawlog.{name}": why
     for names, why in {
-        "log.lookup:_CELL_BYTES": "compiled into the kernel; a checksum that was right is remembered, "
+        "log.index:_CELL_BYTES": "compiled into the kernel; a checksum that was right is remembered, "
         "and nothing is written",
         "log.ingest:_MOST_GAP log.epochs:MAX_EPOCH config:MAX_OFFSET "
         "store.directory.topic_entry:MAX_PARTITIONS": "refused beyond: a promise to the caller, with tests of its own",

@@ -23,7 +23,7 @@ from sawlog.errors import (
     StreamAborted,
     StreamTooLong,
 )
-from sawlog.log import writer
+from sawlog.log import ingest
 from sawlog.storage import MemoryDirectory
 
 CONFIG = LogConfig(segment_bytes=4000, max_record_bytes=1000, checkpoint_interval_ms=3_600_000)
@@ -242,7 +242,7 @@ def test_a_bad_table_writes_nothing(bad: str) -> None:
 @pytest.mark.parametrize("last", [bytes(1001), bytes(5000)], ids=["too large a record", "too large a batch"])
 def test_a_table_whose_last_row_is_bad_writes_nothing(last: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the table is so large that its first part would be placed before its last part is encoded."""
-    monkeypatch.setattr(writer, "_GROUP_BYTES", 1000)
+    monkeypatch.setattr(ingest, "_GROUP_BYTES", 1000)
     table = pa.table({"value": binary(*[bytes(500)] * 10, last)})
     check_refused(lambda log: log.append_arrow(table), RecordTooLarge)
 

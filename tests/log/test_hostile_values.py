@@ -12,7 +12,7 @@ import pytest
 from sawlog import Log
 from sawlog.batch import checksum
 from sawlog.batch.checksum import PartialSums, crc32c
-from sawlog.log import lookup
+from sawlog.log import index
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
@@ -61,7 +61,7 @@ def test_opening_after_a_torn_value_sums_each_byte_a_few_times(
         summed += len(data)
         return crc32c(data, start)
 
-    for module in (checksum, lookup):
+    for module in (checksum, index):
         monkeypatch.setattr(module, "crc32c", counting)
     with Log.open(tmp_path / "log") as log:
         assert [record.value for record in log] == [b"acknowledged"]

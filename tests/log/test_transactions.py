@@ -22,7 +22,7 @@ from sawlog.errors import (
 )
 from sawlog.log import slices
 from sawlog.log.files import PRODUCERS
-from sawlog.log.lookup import Lookup
+from sawlog.log.index import Lookup
 from sawlog.log.producers import ProducersFile
 from sawlog.log.segment import Segment
 from sawlog.log.transactions import ENTRY, AbortedTransaction, TransactionIndex, Transactions

@@ -47,11 +47,10 @@ from ..errors import (
     TopicExists,
     TopicNotFound,
 )
-from ..log.encoding import recipe_of
 from ..log.ingest import rows_of
 from ..log.reader import Fetched
 from ..log.verify import VerifyReport
-from ..log.writer import BATCH_BYTES
+from ..log.writer import BATCH_BYTES, recipe_of
 from ..store import settings
 from ..store.base import Partition, Position, SegmentInfo
 from ..store.base.partition import unsupported

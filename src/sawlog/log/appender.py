@@ -18,7 +18,8 @@ the next caller takes the lock, `Appender.recover` brings the log to a defined s
 stays, any other is removed durably, and what describes the tail in memory is rebuilt from the file.
 
 Next: the compiled part of placing (batch/kernel/placing.py), the active segment (active_segment.py), group commit and
-visibility (durability.py), the checkpoint (checkpointer.py), encoders (encoding.py), the maintenance lock (lock.py).
+visibility (durability.py), the checkpoint (checkpointer.py), encoders and writers (writer.py), the maintenance lock
+(lock.py).
 """
 
 from __future__ import annotations
@@ -56,36 +57,27 @@ from ..errors import (
 )
 from ..storage import Directory, Lock
 from ..storage.forking import forkable, notify_after_fork
-from .active_segment import CHANGE, ActiveSegment
+from .active_segment import (
+    CHANGE,
+    ActiveSegment,
+    delete_above,
+    epochs_after,
+    find_cut_point,
+    truncate_segment,
+)
+from .batches import MAX_SPAN
 from .checkpointer import Checkpointer, LogLineage
 from .durability import DurabilityCallbacks
-from .encoding import EncoderPool, recipe_of
 from .files import PRODUCERS
-from .index import MAX_SPAN
 from .lock import MaintenanceLock
 from .maintenance_state import truncate_state
 from .producers import ProducerState, after_cut, has_transactions
 from .segment import Segment
 from .segments import SegmentSet
-from .truncation import delete_above, epochs_after, find_cut_point, truncate_segment
+from .writer import EncoderPool, Placement, Writer, recipe_of
 
 if TYPE_CHECKING:
     from .streams import Spool
-    from .writer import Writer
-
-
-class Placement:
-    """Offsets of a placed batch, for a caller that an interrupt may prevent from receiving the result."""
-
-    __slots__ = ("placed",)
-
-    def __init__(self) -> None:
-        self.placed: range | None = None
-
-    def give(self, placed: range) -> range:
-        """Record the offsets and return them."""
-        self.placed = placed
-        return placed
 
 
 def check_expected(expected: int | None, offset: int) -> None:
@@ -334,7 +326,7 @@ class Appender(kernel.AppenderFields):
                     durability.publish(durability.written[0])
             else:
                 if placement is not None:
-                    placement.placed = None
+                    placement.withdraw()
                 self._return_to(offset, position, placement, reindex=reindex)
         active.unfinished = None
 
@@ -540,7 +532,7 @@ class Appender(kernel.AppenderFields):
         self.active.unfinished = None
 
     def truncate(self, offset: int) -> int:
-        """Drop the records from `offset` on and return the number of offsets dropped. See truncation.py."""
+        """Drop the records from `offset` on and return the number of offsets dropped. See active_segment.py."""
         with self.exclusive():
             segments = self.segments
             lowest, following = segments.lowest_offset, segments.next_offset

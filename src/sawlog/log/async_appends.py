@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from ..errors import LogClosed, RecordTooLarge
 from .appender import Appender
-from .encoding import Batcher, Taken
+from .writer import Batcher, Taken
 
 _BUFFER_BYTES = 64 << 10
 

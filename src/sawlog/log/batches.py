@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..batch import kernel
 from ..batch.checksum import PartialSums
@@ -12,8 +13,12 @@ from ..batch.header import BASE, HEADER_BYTES, LAST, POSITION, SIZE, Rows, new_r
 from ..batch.read import first_bad_crc
 from ..errors import CorruptBatch
 from ..storage import Storage
-from .index import MAX_SPAN, SegmentIndex
 
+if TYPE_CHECKING:
+    from .index import SegmentIndex
+
+#: Most offsets that a segment spans: they are relative and 32-bit in its index, and Kafka reads them as signed.
+MAX_SPAN = 2**31 - 1
 _PLACE = struct.Struct(">qii")
 
 BAD_CRC = "the checksum of a batch does not match"

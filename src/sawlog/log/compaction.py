@@ -35,8 +35,7 @@ from . import rewrite
 from .appender import Appender
 from .maintenance_state import MaintenanceState, load_state, store_state
 from .rebatch import MarkerTracker, RewriteCounts, RewriteOptions
-from .replacement import TooLarge
-from .rewrite import Rewritten, SegmentsRemoved, detect_removal, locked
+from .rewrite import Rewritten, SegmentsRemoved, TooLarge, detect_removal, locked
 from .segment import Segment
 from .segments import SegmentSet
 

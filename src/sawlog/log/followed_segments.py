@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from ..batch.header import BASE
 from ..config import LogConfig
@@ -28,12 +29,13 @@ from ..storage.forking import forkable
 from . import checkpoint
 from .checkpoint import Checkpoint, noted_end, proven_end
 from .epochs import Epochs, as_the_batches_say, epoch_at, epochs_of, load_epochs, unfinished_truncation
-from .files import CHECKPOINT, INDEX, REMOTE, VISIBLE, file_name, segment_base, swap_range, trimmed_base
+from .files import CHECKPOINT, INDEX, PRODUCERS, REMOTE, VISIBLE, file_name, segment_base, swap_range, trimmed_base
 from .index import SegmentIndex
+from .producers import ProducersFile
 from .remote import UNKNOWN, found_remote
 from .segment import Segment
 from .segments import SegmentSet
-from .transaction_view import FollowedTransactionView, TransactionView
+from .transactions import Transactions, TransactionView, replay_segment
 
 
 def _files(names: Iterable[str]) -> dict[int, str]:
@@ -395,3 +397,108 @@ class FollowedSegmentSet(SegmentSet):
     def _log_start(self, found: list[Segment], saved: Checkpoint | None) -> int:
         start = found[0].base_offset if found else self.config.initial_offset
         return start if saved is None else max(start, saved.log_start)
+
+
+class FollowedTransactionView(TransactionView):
+    """The transactions of a log, as a reader in another process sees them. It starts from the file `producers`, or from
+    the start of the log, and replays the batches after that."""
+
+    _segments: FollowedSegmentSet
+
+    def __init__(self, segments: FollowedSegmentSet) -> None:
+        super().__init__(segments)
+        #: The offset of the state and its leader epoch; -1 if there is none yet.
+        self._reached, self._epoch = -1, -1
+
+    def current(self) -> Transactions:
+        """Return the state at the known end of the log, after replaying new batches."""
+        with self._lock:
+            return self._segments.retry_if_changed(self._catch_up)
+
+    def _catch_up(self) -> Transactions:
+        segments = self._segments
+        try:
+            listed = segments.all
+            # Batches beyond the visible end may be truncated, or cannot be read yet.
+            end = min(listed[-1].next_offset if listed else 0, segments.visible_offset)
+            if (self._reached, self._epoch) == (end, segments.epochs.current) and self.state.open:
+                self.state.trim(segments.lowest_offset)
+                return self.state
+            if self._reached < 0 or self._is_outdated(end):
+                self._begin(end)
+            elif listed[-1].base_offset > self._reached:
+                self._skip_ahead(end)
+            self.state.trim(segments.lowest_offset)  # first: new batches do not continue trimmed transactions
+            self._replay_new(listed, end)
+            if not self.state.open:
+                segments.mark_decided(end)
+            return self.state
+        except (CorruptBatch, StorageError):
+            self._reached = -1  # the state may be half updated
+            raise
+
+    def _is_outdated(self, end: int) -> bool:
+        """Return True if the log was truncated below the offset of the state."""
+        known = self._segments.epochs.end_of(self._epoch, end) if self._segments.epochs_known else end
+        return known < self._reached
+
+    def _begin(self, end: int) -> None:
+        """Start from the file `producers`, else from the start of the log."""
+        found = self._producers_file(end)
+        if found is None:
+            self._from_the_start()
+        else:
+            self._load(found)
+
+    def _load(self, found: ProducersFile) -> None:
+        """Start from the file. Segments sealed since then have their own index."""
+        state = Transactions(found.segment)
+        state.load(found.open, found.aborted, found.offset - 1)
+        self.state, self._reached = state, found.offset
+
+    def _from_the_start(self) -> None:
+        start = self._segments.all[0].base_offset if self._segments.all else 0
+        self.state, self._reached = Transactions(start), start
+
+    def _producers_file(self, end: int) -> ProducersFile | None:
+        try:
+            found = ProducersFile.decode(self._segments.directory.read(PRODUCERS))
+        except (CorruptFile, StorageError):
+            return None
+        if self._segments.epochs_known:
+            end = self._segments.epochs.end_of(found.leader_epoch, end)
+        # A segment that lost its indexes counts as active.
+        sealed = all(segment.sealed for segment in self._segments.all if segment.base_offset < found.segment)
+        return found if found.offset <= end and sealed else None
+
+    def _skip_ahead(self, end: int) -> None:
+        """Load the newer `producers` file that the writer stored when it sealed segments, instead of reading them."""
+        found = self._producers_file(end)
+        if found is not None and found.offset > self._reached:
+            self._load(found)
+
+    def _replay_new(self, listed: Sequence[Segment], end: int) -> None:
+        sealed = True
+        for segment in listed:
+            if sealed and self.state.since < segment.base_offset <= self._reached:
+                self.state.begin_segment(segment.base_offset)
+            sealed = sealed and segment.sealed
+            start = max(self._reached, segment.base_offset)
+            stop = min(segment.next_offset, end)
+            # An active segment was scanned as it grew, and `transactions_until` tells whether it has any.
+            if start < stop and (segment.sealed or segment.transactions_until > start):
+                replay_segment(segment, start, stop, self.state)
+            self._reached = max(self._reached, stop)
+        self._epoch = self._segments.epochs.current
+
+    def _rebuild(self) -> None:
+        with self._lock:
+            self._segments.retry_if_changed(self._rebuild_sealed)
+
+    def _rebuild_sealed(self) -> None:
+        self._segments.mark_undecided()  # a transaction may be open after all
+        segments = list(takewhile(lambda segment: segment.sealed, self._segments.all))
+        self.state = self._replay(segments)
+        if segments:
+            self._reached, self._epoch = segments[-1].next_offset, self._segments.epochs.current
+            self.state.begin_segment(self._reached)

@@ -1,4 +1,4 @@
-"""Appending encoded batches: at the next offsets, at their own offsets, or as a whole file.
+"""Appending many batches: at the next offsets, at their own offsets, as a whole file, or from an Arrow table.
 
 `place` appends batches from a caller at the next offsets. Headers and checksums are always checked, and the records
 inside unless this library encoded them: decompressing costs more than everything else. Batches of a producer that are
@@ -22,20 +22,21 @@ number of batches and not with their bytes. The file is elsewhere on the same di
 offsets and leader epoch in place (twelve bytes each, not covered by a checksum); it is synced, hard-linked over the
 empty active segment, and sealed. A hard link and not a rename: the file keeps its first name until its creator removes
 it, so it can be placed again if the append is rolled back or a power cut loses the new name. A log never changes the
-bytes of an adopted file: it is sealed, and a truncation writes the remainder to a new file (truncation.py).
+bytes of an adopted file: it is sealed, and a truncation writes the remainder to a new file (active_segment.py).
 
 Threads: numbering and syncing take no lock, but no other thread may append meanwhile; `adopt` takes the log's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..batch import kernel
-from ..batch.build import NO_PRODUCER, Producer
+from ..batch.build import NO_PRODUCER, Encoded, Producer
 from ..batch.checksum import crc32c
 from ..batch.compression import decompress
 from ..batch.header import (
@@ -66,11 +67,16 @@ from ..config import LogConfig
 from ..errors import CorruptBatch, InvalidRecord, OffsetMismatch, OutOfOrderSequence, StorageError
 from ..storage import Directory, Storage
 from .appender import Appender, check_expected
+from .batches import MAX_SPAN
 from .epochs import Epochs
 from .files import TMP, file_name
-from .index import MAX_SPAN, TIME_ENTRY_BYTES, SegmentIndex
+from .index import TIME_ENTRY_BYTES, SegmentIndex
 from .producers import ProducerState
 from .segment import Segment
+from .writer import BATCH_BYTES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Batches that change the state of transactions.
 _SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
@@ -531,3 +537,49 @@ def _take(appender: Appender, file: NumberedFile, temporary: str) -> None:
     index.add_rows(file.rows, 0)
     made = Segment.active(directory, base, directory.open(file_name(base)), index, end, file.size_bytes)
     appender.active.replace(made, segments.all[:-1])
+
+
+# --- Arrow tables
+
+#: Bytes encoded before they are placed. A larger table holds the log's lock while the rest is encoded.
+_GROUP_BYTES = 8 << 20
+
+
+def append_table(appender: Appender, table: pa.Table | pa.RecordBatch, expect_offset: int | None) -> range:
+    """Encode and place the rows of a table, all of them or none, and return their offsets."""
+    encoder = appender.encoders.take()
+    try:
+        batches = encoder.table(table, min(BATCH_BYTES, appender.config.segment_bytes // 2 + 1))
+        group, more = _next_group(batches)
+        if more:
+            return _place_groups(appender, group, batches, expect_offset)
+        return _place_group(appender, group, expect_offset)
+    finally:
+        appender.encoders.give_back(encoder)
+
+
+def _place_groups(appender: Appender, group: bytearray, batches: Iterator[Encoded], expect_offset: int | None) -> range:
+    with appender.appending() as first:
+        placed = _place_group(appender, group, expect_offset)
+        more = True
+        while more:
+            group, more = _next_group(batches)
+            if group:
+                placed = _place_group(appender, group, None)
+        return range(first, placed.stop)
+
+
+def _place_group(appender: Appender, group: bytearray, expect_offset: int | None) -> range:
+    if not group:
+        raise InvalidRecord("no record to append")
+    return appender.place_rows(memoryview(group), rows_of(memoryview(group)), expect_offset)
+
+
+def _next_group(batches: Iterator[Encoded]) -> tuple[bytearray, bool]:
+    """Return the next batches, contiguous and of limited size, and whether more may follow."""
+    group = bytearray()
+    for batch in batches:
+        group += batch.data
+        if len(group) >= _GROUP_BYTES:
+            return group, True
+    return group, False

@@ -53,7 +53,7 @@ from .segments import SegmentSet
 from .tiering import ShippedSegments
 from .transactions import OpenTransaction, marker
 from .verify import VerifyReport, verify
-from .writer import BATCH_BYTES, Writer, append_table
+from .writer import BATCH_BYTES, Writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -386,7 +386,7 @@ class Log(Partition, Closing):
         may keep the first ones.
         """
         appender = self._access.appender or self._writable()
-        placed = append_table(appender, table, expect_offset)
+        placed = ingest.append_table(appender, table, expect_offset)
         appender.settle(placed.stop)
         return placed
 

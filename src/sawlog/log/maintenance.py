@@ -21,9 +21,8 @@ from .appender import Appender
 from .compaction import CompactionReport, times_of
 from .maintenance_state import load_state, store_state
 from .rebatch import RewriteOptions
-from .replacement import TooLarge
 from .retention import RetentionReport
-from .rewrite import SegmentsRemoved, detect_removal, locked
+from .rewrite import SegmentsRemoved, TooLarge, detect_removal, locked
 from .segment import Segment
 from .segments import SegmentSet
 from .tiering import ShippedSegments, TieringReport

@@ -41,7 +41,6 @@ from ..batch.kernel import Record
 from ..clock import Deadline, PollBackoff
 from ..config import GIB, LogConfig, whole_number
 from ..errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, RemoteUnavailable, StorageError
-from . import times
 from .batches import CHUNK_BYTES, Chunk
 from .remote import RemoteLog, RemoteSegments, RemoteSource
 from .segment import Segment
@@ -188,13 +187,10 @@ class Reader:
                 return self._read_remote(offset, committed)
             segments.check(offset, committed=committed)
         segment = segments.find(offset)
-        segments.use(segment)
-        try:
+        with segments.using(segment):
             found = segment.read(
                 offset, self.config.max_decompressed_bytes, segments.transaction_view if committed else None
             )
-        finally:
-            segments.done(segment)
         if found is None or found.offset != offset:
             following = segments.base_after(offset) if found is None else found.offset
             raise self._missing(segment, offset, following, committed=committed)
@@ -596,14 +592,14 @@ class Reader:
             found = self.replica().offset_at(timestamp, self.lowest_offset, segments.lowest_offset)
             if found is not None:
                 return found
-        return times.offset_at(segments, timestamp, self.config.max_decompressed_bytes)
+        return segments.offset_at(timestamp, self.config.max_decompressed_bytes)
 
     def newest(self) -> tuple[int, int] | None:
         """Offset and timestamp of the first record with the largest timestamp; None if there is no record."""
         return self._stable_result(self._newest)
 
     def _newest(self) -> tuple[int, int] | None:
-        found = times.newest(self.segments, self.config.max_decompressed_bytes)
+        found = self.segments.newest(self.config.max_decompressed_bytes)
         if not self._replica_may_have(-1 if found is None else found[1]):
             return found
         elsewhere = self.replica().newest(self.lowest_offset, self.segments.lowest_offset)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +47,11 @@ from ..batch.header import (
 from ..batch.kernel import KeyMap
 from ..batch.read import MALFORMED, unpack
 from ..errors import CorruptBatch
-from .batches import Chunk
-from .index import MAX_SPAN
-from .replacement import ReplacementFile
+from .batches import MAX_SPAN, Chunk
 from .segment import Segment
+
+if TYPE_CHECKING:
+    from .rewrite import ReplacementFile
 
 #: Target size of joined batches before compression, the same as a writer's.
 BATCH_BYTES = 128 << 10

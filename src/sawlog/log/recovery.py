@@ -31,6 +31,7 @@ from ..errors import CorruptBatch, CorruptFile, InvalidConfig
 from ..storage import Directory, Storage, open_published
 from ..storage.counters import count_damage
 from . import checkpoint
+from .active_segment import delete_above, find_cut_point, truncate_segment
 from .batches import Walk
 from .checkpoint import Checkpoint
 from .epochs import Epochs, as_the_batches_say, epochs_of, load_epochs, store_epochs, unfinished_truncation
@@ -60,9 +61,8 @@ from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from .producers import ProducerState, load_producers, replayed
 from .recovery_report import RECOVERY_ACTIONS, Action, RecoveryFinding, RecoveryReport, Where
 from .remote import LOST_LIST, UNKNOWN, RemoteSegments, found_remote
-from .replacement import UnfinishedSwap, finish_swap
+from .rewrite import UnfinishedSwap, finish_swap
 from .segment import Segment
-from .truncation import delete_above, find_cut_point, truncate_segment
 
 __all__ = [
     "RECOVERY_ACTIONS",

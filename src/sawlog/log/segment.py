@@ -2,7 +2,7 @@
 
 A segment is *active* (the last one, growing) or *sealed* (immutable, mapped on demand). `size` and `next_offset`
 describe committed data; bytes after `size` are visible to the writer only. Reads verify every batch: header, bounds,
-CRC, records, and that its offsets continue those of the previous batch (batches.py, lookup.py).
+CRC, records, and that its offsets continue those of the previous batch (batches.py, index.py).
 
 Threads: one writer under the log's lock; any number of readers without it. The writer sets `tail` last.
 """
@@ -21,12 +21,11 @@ from ..storage import Directory, Storage
 from ..storage.counters import count
 from .batches import CHUNK_BYTES, Batches, Chunk
 from .files import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
-from .index import SegmentIndex
-from .lookup import Lookup
+from .index import Lookup, SegmentIndex
 from .transactions import TransactionIndex
 
 if TYPE_CHECKING:
-    from .transaction_view import TransactionView
+    from .transactions import TransactionView
 
 
 class Segment(Batches):

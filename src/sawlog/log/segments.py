@@ -1,4 +1,4 @@
-"""The ordered list of a log's segments, and the cache of their mappings.
+"""The ordered list of a log's segments, the cache of their mappings, and the search by time.
 
 The list is replaced as a whole, so that readers, which take no lock, always see a consistent one. A sealed segment is
 mapped when it is read, and unmapped when the log's cache policy evicts it (`CachePolicy`).
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from ..batch import kernel
+from ..batch.header import ATTRIBUTES, BASE, CONTROL_BIT, COUNT, LAST, MAX_TIME
 from ..config import LRU, CachedSegment, CachePolicy, LogConfig
 from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ..storage import Directory
@@ -23,7 +25,7 @@ from ..storage.system import most_descriptors
 from .epochs import Epochs
 from .remote import RemoteSegments
 from .segment import Segment
-from .transaction_view import TransactionView
+from .transactions import TransactionView
 
 T = TypeVar("T")
 #: Maximum number of retries of a read that makes no progress because the segments keep changing.
@@ -276,6 +278,15 @@ class SegmentSet(kernel.SegmentSetFields):
 
     # --- mappings
 
+    @contextmanager
+    def using(self, segment: Segment) -> Iterator[None]:
+        """Mark a segment as used, and finish reading it at the end of the block."""
+        self.use(segment)
+        try:
+            yield
+        finally:
+            self.done(segment)
+
     def use(self, segment: Segment) -> None:
         """Mark a segment as used before reading it; unmap segments that the cache policy evicts."""
         if segment is self._newest or not segment.sealed:
@@ -295,6 +306,76 @@ class SegmentSet(kernel.SegmentSetFields):
                 self._policy.forget(segment)
                 self._newest = None
             segment.unload()
+
+    # --- by time
+
+    def offset_at(self, timestamp: int, max_bytes: int) -> int:
+        """Return the first offset whose record is not older than `timestamp`, or the end. Skips records of aborted
+        transactions. A batch may have up to `max_bytes` when it is decompressed."""
+        self.refresh()
+        return self.retry_if_changed(lambda: self._offset_at(timestamp, max_bytes))
+
+    def _offset_at(self, timestamp: int, max_bytes: int) -> int:
+        for segment in self.all:
+            if segment.next_offset <= self.lowest_offset or not segment.size:
+                continue
+            with self.using(segment):
+                if segment.timestamps()[1] >= timestamp:
+                    found = segment.first_at(timestamp, self.lowest_offset, max_bytes, self.transaction_view)
+                    if found is not None:
+                        return min(found, self.visible_offset)
+        return self.visible_offset
+
+    def newest(self, max_bytes: int) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record with the largest timestamp, aborted or not, as in Kafka; None
+        if there is no record."""
+        self.refresh()
+        return self.retry_if_changed(lambda: self._newest_record(max_bytes))
+
+    def _newest_record(self, max_bytes: int) -> tuple[int, int] | None:
+        """Search only segments whose index allows for a newer record than the ones found so far."""
+        found: tuple[int, int] | None = None
+        claims = [(self._largest_claimed(each), each) for each in self.all if each.next_offset > self.lowest_offset]
+        for most, segment in sorted(claims, key=lambda claim: -claim[0]):
+            if most < 0 or (found is not None and most < found[1]):
+                break
+            with self.using(segment):
+                here = self._newest_in(segment, most, max_bytes)
+            if here is not None and (found is None or (here[1], -here[0]) > (found[1], -found[0])):
+                found = here
+        return found
+
+    def _largest_claimed(self, segment: Segment) -> int:
+        """Return the largest timestamp of a segment by its index; -1 if it is empty."""
+        with self.using(segment):
+            return segment.timestamps()[1] if segment.size else -1
+
+    def _newest_in(self, segment: Segment, most: int, max_bytes: int) -> tuple[int, int] | None:
+        """Return offset and timestamp of the record that the index names if it is readable and visible; otherwise
+        search the batches."""
+        offset = segment.first_at(most, self.lowest_offset, max_bytes)
+        if offset is None or offset >= self.visible_offset:
+            most = self._largest_readable(segment, max_bytes)
+            offset = segment.first_at(most, self.lowest_offset, max_bytes) if most >= 0 else None
+        return None if offset is None or offset >= self.visible_offset else (offset, most)
+
+    def _largest_readable(self, segment: Segment, max_bytes: int) -> int:
+        """Return the largest timestamp of a readable record; -1 if there is none."""
+        lowest, end, most = max(self.lowest_offset, segment.base_offset), self.visible_offset, -1
+        for chunk in segment.chunks(lowest, min(segment.next_offset, end), check=False):
+            rows = chunk.rows
+            rows = rows[(rows[:, ATTRIBUTES] & CONTROL_BIT == 0) & (rows[:, COUNT] > 0) & (rows[:, LAST] < end)]
+            whole = rows[rows[:, BASE] >= lowest]
+            if len(whole):
+                most = max(most, int(whole[:, MAX_TIME].max()))
+            for last in rows[rows[:, BASE] < lowest][:, LAST].tolist():  # some of its records are trimmed
+                while lowest <= last:
+                    record = segment.read(lowest, max_bytes)
+                    if record is None or record.offset > last:
+                        break
+                    most, lowest = max(most, record.timestamp), record.offset + 1
+                lowest = last + 1
+        return most
 
     def close(self) -> None:
         """Close all segments. A reader in the middle of one keeps it open until it finishes."""

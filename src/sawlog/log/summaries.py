@@ -88,12 +88,9 @@ class LogSummary:
         for segment in present:
             if segment.next_offset <= start or segment.base_offset >= end or not segment.size:
                 continue
-            segments.use(segment)
-            try:
+            with segments.using(segment):
                 if segment.timestamps()[1] >= since:
                     yield self._of_segment(segment, epochs, with_oldest, log.config.max_decompressed_bytes)
-            finally:
-                segments.done(segment)
 
     def _of_segment(self, segment: Segment, epochs: LeaderEpochs, with_oldest: bool, max_bytes: int) -> Blocks:
         key = _key(segment, epochs)

@@ -13,8 +13,10 @@ trimmed no longer exists, and the next batch of its producer begins another one:
 arrive at the same state.
 
 The batches contain all of this. `Transactions` is the state at the end of a log, updated batch by batch; the aborted
-transactions of sealed segments are in their `.txnindex` (`TransactionIndex`). `TransactionView` combines both, and
-rebuilds a missing index.
+transactions of sealed segments are in their `.txnindex` (`TransactionIndex`). `TransactionView` combines both for
+readers, and rebuilds a missing index from the headers of all batches. Readers do not consult it while no transaction
+can be open (`SegmentSet.maybe_undecided`). `FollowedTransactionView` (followed_segments.py) belongs to a reader in
+another process.
 
 A `.txnindex` has Kafka's layout, big endian:
 
@@ -50,7 +52,9 @@ grow.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
+import threading
+import weakref
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -80,10 +84,12 @@ from ..batch.header import (
 )
 from ..batch.read import first_bad_crc
 from ..errors import CorruptBatch, InvalidRecord
+from ..storage.forking import forkable
 from .batches import Chunk
 
 if TYPE_CHECKING:
     from .segment import Segment
+    from .segments import SegmentSet
 
 #: Value of `first_open` if no transaction is open.
 NONE_OPEN = 2**63 - 1
@@ -340,6 +346,110 @@ def _checked_rows(chunk: Chunk) -> Rows:
     while (bad := first_bad_crc(chunk.view, rows)) >= 0:
         rows = np.delete(rows, bad, axis=0)
     return rows
+
+
+# --- the view of readers
+
+
+class TransactionView:
+    """The transactions of a log, as its writer knows them."""
+
+    def __init__(self, segments: SegmentSet) -> None:
+        #: The owning set. A weak reference, so that files close with the last user of the set rather than when the
+        #: garbage collector finds a cycle.
+        self._segments: SegmentSet = weakref.proxy(segments)
+        self._lock = forkable(threading.RLock())
+        #: The state at the end of the log; replaced after a truncation.
+        self.state = Transactions()
+
+    def current(self) -> Transactions:
+        """Return the state at the end of the log."""
+        return self.state
+
+    def replace(self, state: Transactions) -> None:
+        """Replace the state, because the end of the log moved back."""
+        self.state = state
+
+    def stable(self, visible: int) -> int:
+        """Return the last stable offset of a log that is visible up to `visible`."""
+        return max(self.current().stable(visible), self._segments.lowest_offset)
+
+    @property
+    def open(self) -> tuple[OpenTransaction, ...]:
+        """The open transactions, in the order in which they began."""
+        return tuple(self.current().open.copy().values())
+
+    # --- aborted transactions
+
+    def committed(self, rows: Rows) -> Rows:
+        """Drop the batches of aborted transactions. All batches must be below the last stable offset."""
+        gone = self.aborted_rows(rows)
+        return rows[~gone] if gone.any() else rows
+
+    def aborted_rows(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return a mask of the batches that belong to aborted transactions."""
+        return aborted_rows(rows, self.aborted)
+
+    def index_of(self, segment: Segment, *, special: bool) -> TransactionIndex | None:
+        """Return the index of a sealed segment; None if it has none. `special`: the segment has transactional
+        batches."""
+        found = segment.transaction_index or segment.load_transaction_index()
+        if found is None and special:
+            self._rebuild()
+            found = segment.transaction_index
+        return found
+
+    def is_aborted(self, producer_id: int, base: int) -> bool:
+        """Return True if the transactional batch of this producer at offset `base` was aborted."""
+        return any(each.producer_id == producer_id for each in self.aborted(base, base))
+
+    def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions that may have batches from offset `first` to `last`, ordered by first offset.
+        The offsets must be below the last stable offset."""
+        found = self._look_up(first, last)
+        if found is None:
+            self._rebuild()
+            found = self._look_up(first, last)
+        return sorted(found or (), key=lambda each: (each.first_offset, each.last_offset))
+
+    def _look_up(self, first: int, last: int) -> set[AbortedTransaction] | None:
+        """Look up aborted transactions; None if a required index is missing or wrong."""
+        since, recent = self.current().recent  # read before the list: a segment gets its index before it is sealed
+        found: set[AbortedTransaction] = set()
+        for segment in _from(self._segments.all, first):
+            if segment.base_offset >= since:
+                break
+            index = segment.transaction_index or segment.load_transaction_index()
+            if index is None:
+                return None
+            found.update(overlapping(index.aborted, first, last))
+            if index.stable_end > last:
+                return found
+        return found.union(overlapping(recent, first, last))
+
+    def _rebuild(self) -> None:
+        """Rebuild and store the transaction index of every sealed segment."""
+        with self._lock:
+            since = self.state.since
+            self._replay([segment for segment in self._segments.all if segment.base_offset < since])
+
+    def _replay(self, segments: Sequence[Segment]) -> Transactions:
+        """Rebuild the index of these segments from their batches; return the state at the end."""
+        state = Transactions(lowest=self._segments.lowest_offset)
+        for segment in segments:
+            state.begin_segment(segment.base_offset)
+            replay_segment(segment, segment.base_offset, segment.next_offset, state)
+            found = state.index_for(segment.next_offset)
+            segment.set_transaction_index(found or TransactionIndex((), segment.next_offset))
+            if found is not None and segment.repairs:
+                segment.write_transaction_index()
+        return state
+
+
+def _from(segments: Sequence[Segment], offset: int) -> Iterator[Segment]:
+    """Iterate over the segments, starting with the one that contains `offset`."""
+    at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    return iter(segments[max(at, 0) :])
 
 
 # --- markers

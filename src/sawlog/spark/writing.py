@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 
 from ..batch.build import Encoded, Encoder
 from ..errors import InvalidConfig, InvalidRecord, SawlogError
-from ..log.encoding import recipe_of
+from ..log.writer import recipe_of
 from ..store.base import TaskStaging, Topic
 from ..store.directory.transactions import staging
 from ..store.directory.transactions.staging import INLINE_BYTES, PartitionBuffer, PartitionFile, Piece

@@ -21,7 +21,7 @@ from ..batch.inputs import record_error
 from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import InvalidRecord, InvalidRecordType
-from ..log.encoding import recipe_of
+from ..log.writer import recipe_of
 from ..storage.forking import forkable
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from ..batch.build import Encoded, EncoderOptions
 from ..batch.inputs import HeadersInput
 from ..closing import Closing
 from ..errors import InvalidRecord
-from ..log.encoding import Batcher, LingerTimer
-from ..log.writer import BATCH_BYTES, Writer
+from ..log.writer import BATCH_BYTES, Batcher, LingerTimer, Writer
 from ..storage.forking import forkable
 from .partitioner import Sticky, partition_for
 

@@ -26,7 +26,7 @@ from sawlog.errors import (
     RecordTooLarge,
     SawlogError,
 )
-from sawlog.log import writer
+from sawlog.log import ingest
 
 from ...looping import for_each
 from ..places import Place, fill, named, now_ms, values
@@ -325,7 +325,7 @@ def test_bad_table_is_refused_and_nothing_is_written(place: Place, table: pa.Tab
 
 def test_table_that_turns_out_bad_late_is_taken_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large table is placed in groups; if a later one fails, the earlier ones go."""
-    monkeypatch.setattr(writer, "_GROUP_BYTES", 1000)
+    monkeypatch.setattr(ingest, "_GROUP_BYTES", 1000)
     log = place.open(segment_bytes=2000)
     fill(log, 3)
     rows = [b"%d" % i * 20 for i in range(500)] + [b"x" * 5000]

@@ -12,7 +12,7 @@ from sawlog.batch.build import EncoderOptions
 from sawlog.batch.compression import codec_id
 from sawlog.batch.read import decode
 from sawlog.errors import LogClosed, RecordTooLarge
-from sawlog.log.encoding import Batcher
+from sawlog.log.writer import Batcher
 
 
 def values_of(batch: Any) -> list[bytes | None]:

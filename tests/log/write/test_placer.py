@@ -22,7 +22,8 @@ import pytest
 from sawlog import Interval, Log, LogConfig, Producer
 from sawlog.batch import kernel
 from sawlog.errors import InvalidRecord, LogClosed, LogFailed, OffsetMismatch, RecordTooLarge, StorageError, StorageFull
-from sawlog.log.appender import Appender, Placement
+from sawlog.log.appender import Appender
+from sawlog.log.writer import Placement
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sawlog import Log, LogConfig, Record
-from sawlog.log import recovery, truncation
+from sawlog.log import active_segment, recovery
 
 from ...faults.device import Step
 from ...faults.disk import FaultyStorage
@@ -31,7 +31,7 @@ def test_records_below_the_cut_survive_a_crash_at_every_change(
     monkeypatch: pytest.MonkeyPatch, small_bytes: int, copy_bytes: int, offset: int, most: int | None
 ) -> None:
     monkeypatch.setattr(recovery, "SMALL_BYTES", small_bytes)
-    for module in (recovery, truncation):
+    for module in (recovery, active_segment):
         monkeypatch.setattr(module, "_COPY_BYTES", copy_bytes)
     disk = FaultyStorage(seed=offset)
     log = Log.open(disk.plain, CONFIG)

@@ -24,8 +24,7 @@ from sawlog import Interval, Log, LogConfig, clock
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
 from sawlog.errors import CorruptBatch, OffsetOutOfRange, StorageFull
-from sawlog.log import durability
-from sawlog.log import writer as writer_module
+from sawlog.log import durability, ingest
 from sawlog.log.durability import Durability
 from sawlog.log.epochs import Epochs
 from sawlog.log.segments import SegmentSet
@@ -424,7 +423,7 @@ def test_nothing_is_visible_in_the_middle_of_an_append(
     directory: FaultyDirectory, way: str, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor durable, as far as anybody is told, also when somebody else syncs; all of it at the end."""
-    monkeypatch.setattr(writer_module, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(ingest, "_GROUP_BYTES", 1)
     log = Log.open(directory, QUIET.with_(durability=policy, segment_bytes=400))
     stamped(log, 3)
     log.sync()
@@ -464,7 +463,7 @@ def test_an_append_that_fails_in_the_middle_was_never_there(
     directory: FaultyDirectory, way: str, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in the log, not in any reader, not after the process was killed; and no leader epoch begins."""
-    monkeypatch.setattr(writer_module, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(ingest, "_GROUP_BYTES", 1)
     log = Log.open(directory, QUIET.with_(durability=policy, segment_bytes=400))
     stamped(log, 3)
     reader = second(directory)

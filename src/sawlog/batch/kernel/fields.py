@@ -17,7 +17,7 @@ if not cython.compiled:
 
 @cython.cclass
 class LookupFields:
-    """Fields of `log.lookup.Lookup`, an open segment."""
+    """Fields of `log.index.Lookup`, an open segment."""
 
     storage = cython.declare(object, visibility="public")
     index = cython.declare(SparseIndex, visibility="public")

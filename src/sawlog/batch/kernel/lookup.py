@@ -1,7 +1,7 @@
 """Reads one record, or one page of batches, from a log: `FastReader`.
 
 Every function returns None when the common case does not hold: the record is damaged, compressed, missing, or not where
-the index places it. `sawlog.log.lookup` and `sawlog.log.reader` then read it in general steps, or report the reason.
+the index places it. `sawlog.log.index` and `sawlog.log.reader` then read it in general steps, or report the reason.
 """
 
 from array import array

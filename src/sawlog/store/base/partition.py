@@ -42,14 +42,12 @@ from ...errors import (
     StreamAborted,
     StreamTooLong,
 )
-from ...log.appender import Placement
-from ...log.encoding import recipe_of
 from ...log.ingest import rows_of
 from ...log.producers import ProducerInfo
 from ...log.reader import ARROW_ROWS, Fetched
 from ...log.transactions import marker
 from ...log.verify import VerifyReport
-from ...log.writer import BATCH_BYTES, Writer
+from ...log.writer import BATCH_BYTES, Placement, Writer, recipe_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

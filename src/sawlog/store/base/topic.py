@@ -23,9 +23,8 @@ from ...clock import milliseconds
 from ...config import Isolation, LogConfig
 from ...display import render_soon
 from ...errors import DataLoss, InvalidRecord
-from ...log.encoding import recipe_of
 from ...log.reader import ARROW_ROWS
-from ...log.writer import BATCH_BYTES, Writer
+from ...log.writer import BATCH_BYTES, Writer, recipe_of
 from ..descriptions import PartitionDescription, TopicDescription, topic_html
 from ..names import check_partition_number
 from ..partitioner import Router

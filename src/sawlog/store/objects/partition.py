@@ -22,13 +22,12 @@ from ...clock import Deadline, milliseconds
 from ...config import Isolation, LogConfig, is_committed, whole_number
 from ...display import counted, size_text
 from ...errors import CorruptBatch, DataLoss, InvalidRecordType, OffsetOutOfRange, SawlogError, StorageError
-from ...log.encoding import recipe_of
 from ...log.ingest import checked_rows
 from ...log.reader import Fetched
 from ...log.summaries import Blocks
 from ...log.transactions import AbortedTransaction
 from ...log.verify import Problem, VerifyReport
-from ...log.writer import BATCH_BYTES, Writer
+from ...log.writer import BATCH_BYTES, Writer, recipe_of
 from ..base import PAGE_BYTES, Partition, SegmentInfo
 from .extent_reader import check_extent, place_batches
 from .session import StoreSession

@@ -42,7 +42,7 @@ from ...log.compaction import CompactionReport
 from ...log.ingest import checked_rows
 from ...log.maintenance import MergeReport
 from ...log.rebatch import Rebatcher, RewriteCounts, RewriteOptions
-from ...log.replacement import ReplacementFile
+from ...log.rewrite import ReplacementFile
 from ...log.segment import Segment
 from ...log.transactions import AbortedTransaction, aborted_rows
 from .extent_reader import described, place_batches

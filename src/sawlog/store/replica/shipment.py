@@ -23,7 +23,7 @@ from ...errors import ImportMismatch
 from ...log.batches import Chunk
 from ...log.ingest import checked_rows, fillers, rows_of
 from ...log.rebatch import Rebatcher, RewriteOptions
-from ...log.replacement import ReplacementFile
+from ...log.rewrite import ReplacementFile
 from ...log.segment import Segment
 from ..objects.extent_reader import append_action, described, place_batches
 from ..objects.rewrite import ChunkOrigin, RewriteBuffer

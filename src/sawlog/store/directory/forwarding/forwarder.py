@@ -47,11 +47,9 @@ from ....errors import (
     TransactionError,
     TransactionPending,
 )
-from ....log.appender import Placement
-from ....log.encoding import EncoderPool, recipe_of
 from ....log.ingest import checked_rows
 from ....log.log import Log
-from ....log.writer import BATCH_BYTES, Writer
+from ....log.writer import BATCH_BYTES, EncoderPool, Placement, Writer, recipe_of
 from ....storage.forking import this_process
 from ....storage.interface import Buffer
 from ..open_partitions import OpenPartitions

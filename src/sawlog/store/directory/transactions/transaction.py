@@ -41,9 +41,8 @@ from ....errors import (
     TransactionAborted,
     TransactionError,
 )
-from ....log.encoding import Batcher, recipe_of
 from ....log.log import Log
-from ....log.writer import BATCH_BYTES
+from ....log.writer import BATCH_BYTES, Batcher, recipe_of
 from ....storage.forking import forkable, this_process
 from ....storage.interface import Buffer
 from ...base import Transaction
