@@ -401,27 +401,29 @@ def test_a_producer_whose_append_was_taken_back_on_a_full_disk_may_send_it_again
         assert again.append_batches(raw) == range(5, 8)
 
 
-def test_an_append_whose_taking_back_is_interrupted_is_taken_back_by_the_next_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("placed", [1, 2], ids=["the active segment", "several segments"])
+def test_the_next_append_finishes_an_interrupted_rollback(monkeypatch: pytest.MonkeyPatch, placed: int) -> None:
+    """Each batch fills a segment, so two batches are rolled back by a truncation across segments."""
     with Log.in_memory(LogConfig(segment_bytes=400)) as log:
         log.append(b"before")
-        raw = b"".join(encode([b"x" * 250]) for _ in range(3))
-        place, stops = Appender._place_run, iter([False, True])
+        place, interrupts = Appender._place_run, list[str]()
 
-        def failing(self: Appender, *given: Any) -> int:
-            if next(stops):
+        def failing(self: Appender, data: Any, rows: Any, start: int) -> int:
+            if start == placed:
                 raise KeyboardInterrupt
-            return place(self, *given)
+            return place(self, data, rows, start)
 
-        def interrupted(*_: Any) -> Any:
-            monkeypatch.undo()
+        def interrupted(*_: Any, **__: Any) -> Any:
+            interrupts.append("in the rollback")
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Appender, "_place_run", failing)
-        monkeypatch.setattr(append, "find_cut_point", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            log.append_batches(raw)
+        with monkeypatch.context() as patched:
+            patched.setattr(Appender, "_place_run", failing)
+            patched.setattr(append, "find_cut_point", interrupted)
+            patched.setattr(ActiveSegment, "roll_back", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.append_batches(b"".join(encode([b"x" * 250]) for _ in range(3)))
+        assert interrupts == ["in the rollback"]
         assert log.append(b"after") == 1
         assert [record.value for record in log] == [b"before", b"after"]
 
