@@ -1,14 +1,21 @@
-"""Workers run every test once and a group together; the death of a worker fails one test."""
+"""Workers run every test once and a group together; the death of a worker fails one test, and so does a test that
+hangs."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from .parallel import units_of
 
@@ -56,6 +63,88 @@ def test_every_test_runs_once_and_a_worker_that_dies_fails_one(tmp_path: Path) -
     assert "the worker that ran this test died of SIGKILL" in done.stdout
     assert "with a report" in done.stdout
     assert done.returncode == 1
+
+
+HANGING = """
+import atexit, os, subprocess, sys, threading, time
+import pytest
+
+def wait_forever():
+    threading.Event().wait()
+
+def test_before():
+    pass
+
+def test_that_hangs():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", "the child"])
+    with open("child", "w") as file:
+        file.write(str(child.pid))
+    wait_forever()
+
+def test_after():
+    atexit.register(wait_forever)
+"""
+HANGING_FIXTURE = """
+import pytest
+
+@pytest.fixture(scope="module")
+def resource():
+    yield
+    while True:
+        pass
+
+def test_whose_fixture_hangs(resource):
+    pass
+"""
+ORPHAN = """
+import os, signal, time
+
+def test_that_dies_beside_a_child_that_has_its_files():
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(1000)
+        os._exit(0)
+    with open("orphan", "w") as file:
+        file.write(str(pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 60
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(pid, 0)
+            time.sleep(0.01)
+        pytest.fail(f"process {pid} still exists")
+
+
+@pytest.mark.costly  # a run of pytest with six workers
+def test_tests_that_hang_fail_with_their_stacks(tmp_path: Path) -> None:
+    for name, text in {"call": HANGING, "fixture": HANGING_FIXTURE, "orphan": ORPHAN}.items():
+        (tmp_path / f"test_{name}.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.parallel", "-p", "no:cacheprovider"]
+    command += ["--workers", "3", "--test-timeout", "4", "-o", "faulthandler_timeout=0"]
+    with (tmp_path / "output").open("w") as output:  # not a pipe: the orphan has it open, too
+        environment = {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+        code = subprocess.run(
+            command, cwd=tmp_path, env=environment, stdout=output, stderr=output, check=False, timeout=120
+        ).returncode
+    os.kill(int((tmp_path / "orphan").read_text()), signal.SIGKILL)
+    said = (tmp_path / "output").read_text()
+    found = dict(re.findall(r"^(?:FAILED|ERROR) test_\w+.py::(\w+) - (.*)$", said, re.MULTILINE))
+    assert found == {
+        "test_that_hangs": "the worker that ran this test was killed after 4 s. Its stacks:",
+        "test_whose_fixture_hangs": "the worker that ran this test was killed after 4 s. Its stacks:",
+        "test_after": "the worker that ran this test last did not exit within 4 s. Its stacks:",
+        "test_that_dies_beside_a_child_that_has_its_files": "the worker that ran this test died of SIGKILL",
+    }, said
+    assert "in wait_forever" in said
+    assert "in resource" in said
+    assert re.search(r"process \d+: .*the child", said)
+    _wait_until_gone(int((tmp_path / "child").read_text()))
+    assert "3 failed, 2 passed, 1 error" in said
+    assert code == 1
 
 
 def test_groups_and_long_tests_come_first() -> None:
