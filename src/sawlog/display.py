@@ -31,6 +31,40 @@ def size_text(number: int | float | None) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
 
 
+def count_text(number: int | float | None) -> str:
+    """Format a count with separators: 1,204,331."""
+    return "" if number is None else f"{number:,.0f}"
+
+
+def rate_text(number: float) -> str:
+    """Format a rate, short enough for an axis: 950, 12.5k, 3.1M."""
+    value, unit = float(number), ""
+    for larger in ("k", "M", "G"):
+        if abs(value) < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.3g}{unit}"
+
+
+def duration_text(ms: float | None) -> str:
+    """Format milliseconds as a short duration: 250 ms, 1.5 s, 3 h 20 m."""
+    if ms is None:
+        return ""
+    if ms < 1:
+        return f"{ms * 1000:.0f} µs"
+    if ms < 1000:
+        return f"{ms:.3g} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.3g} s"
+    minutes = round(ms / 60_000)
+    days, hours, minutes = minutes // 1440, minutes // 60, minutes % 60
+    if days:
+        return f"{days} d {hours % 24} h" if hours % 24 else f"{days} d"
+    if hours:
+        return f"{hours} h {minutes} m" if minutes else f"{hours} h"
+    return f"{minutes} m"
+
+
 def counted(number: int, what: str, plural: str | None = None) -> str:
     """Format a number with its noun: 1 topic, 1,204 topics. `plural` is for nouns that take more than an s."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {plural or what + 's'}"
@@ -57,9 +91,10 @@ def bytes_text(data: bytes | None) -> str:
     return text if len(text) <= _MOST_CHARACTERS and len(data) == len(cut) else text[:_MOST_CHARACTERS] + "…"
 
 
-def time_text(ms: int) -> str:
-    """Format milliseconds since 1970 as local time; empty for a negative number, which means no timestamp."""
-    if ms < 0:
+def time_text(ms: int | None) -> str:
+    """Format milliseconds since 1970 as local time; empty for None and for a negative number, which means no
+    timestamp."""
+    if ms is None or ms < 0:
         return ""
     try:
         return (_EPOCH + timedelta(milliseconds=ms)).astimezone().isoformat(" ", "milliseconds")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sawlog.cli.output import Column, OutputFormat, Printer
+from sawlog.cli.output import Column, Printer
 
 ROWS = [{"name": "a-long-name" * 4, "size": 12345, "time": "2026-11-17 12:09:39.843", "rare": "x" * 10}]
 COLUMNS = [
@@ -21,7 +21,7 @@ COLUMNS = [
 
 def lines(width: int | None, capsys: pytest.CaptureFixture[str] | None = None) -> list[str]:
     stream = io.BytesIO()
-    Printer(OutputFormat.TABLE, stream, width).rows(ROWS, COLUMNS)
+    Printer("table", stream, width).rows(ROWS, COLUMNS)
     return stream.getvalue().decode().splitlines()
 
 
@@ -48,5 +48,5 @@ def test_what_is_left_out_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_programs_get_everything() -> None:
     stream = io.BytesIO()
-    Printer(OutputFormat.CSV, stream, 20).rows(ROWS, COLUMNS)
+    Printer("csv", stream, 20).rows(ROWS, COLUMNS)
     assert stream.getvalue().decode().splitlines()[0] == "name,size,time,rare"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sawlog.cli.offsets import END, START, Anchor, Bound, Span, offset_of, parse, parse_bound, resolve
+from sawlog.cli.parsing import END, START, Anchor, Bound, Span, offset_of, parse, parse_bound, resolve
 
 from ..looping import for_each
 

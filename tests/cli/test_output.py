@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sawlog.cli.inputs import _unmarked
+from sawlog.cli.formats import _unmarked
 from sawlog.cli.output import Column, OutputFormat, Printer, cell, plain, visible
-from sawlog.cli.units import format_size
+from sawlog.display import size_text
 
-COLUMNS = [Column("name"), Column("size_bytes", "size", format_size), Column("value")]
+COLUMNS = [Column("name"), Column("size_bytes", "size", size_text), Column("value")]
 ROWS = [{"name": "a", "size_bytes": 2048, "value": b"x"}, {"name": "bb", "size_bytes": 5, "value": b"\xff"}]
 
 
@@ -26,7 +26,7 @@ def printed(form: OutputFormat, rows: list[dict[str, object]], columns: list[Col
 
 
 def test_table_is_aligned_and_readable() -> None:
-    assert printed(OutputFormat.TABLE, ROWS).splitlines() == [
+    assert printed("table", ROWS).splitlines() == [
         "NAME     SIZE  VALUE",
         "a     2.0 KiB  x",
         "bb        5 B  base64:/w==",
@@ -34,49 +34,49 @@ def test_table_is_aligned_and_readable() -> None:
 
 
 def test_json_is_one_array() -> None:
-    assert json.loads(printed(OutputFormat.JSON, ROWS)) == [
+    assert json.loads(printed("json", ROWS)) == [
         {"name": "a", "size_bytes": 2048, "value": "x"},
         {"name": "bb", "size_bytes": 5, "value": {"base64": "/w=="}},
     ]
 
 
 def test_json_of_nothing_is_an_empty_array() -> None:
-    assert json.loads(printed(OutputFormat.JSON, [])) == []
+    assert json.loads(printed("json", [])) == []
 
 
 def test_ndjson_is_one_object_a_line() -> None:
-    assert [json.loads(line)["name"] for line in printed(OutputFormat.NDJSON, ROWS).splitlines()] == ["a", "bb"]
+    assert [json.loads(line)["name"] for line in printed("ndjson", ROWS).splitlines()] == ["a", "bb"]
 
 
 def test_csv_has_a_head_and_a_line_a_row() -> None:
-    rows = list(csv.reader(io.StringIO(printed(OutputFormat.CSV, ROWS))))
+    rows = list(csv.reader(io.StringIO(printed("csv", ROWS))))
     assert rows == [["name", "size_bytes", "value"], ["a", "2048", "x"], ["bb", "5", "base64:/w=="]]
 
 
 def test_csv_of_nothing_has_its_head() -> None:
-    assert printed(OutputFormat.CSV, []) == "name,size_bytes,value\n"
+    assert printed("csv", []) == "name,size_bytes,value\n"
 
 
-@pytest.mark.parametrize("form", [OutputFormat.JSON, OutputFormat.NDJSON])
+@pytest.mark.parametrize("form", ["json", "ndjson"])
 def test_text_in_json_stays_text(form: OutputFormat) -> None:
     assert "Zürich" in printed(form, [{"name": "Zürich"}])
 
 
 def test_long_tables_are_printed_to_the_end() -> None:
     rows = [{"name": f"n{number}", "size_bytes": number, "value": None} for number in range(1200)]
-    lines = printed(OutputFormat.TABLE, rows).splitlines()
+    lines = printed("table", rows).splitlines()
     assert len(lines) == 1201
     assert lines[-1].startswith("n1199")
 
 
 def test_long_cells_are_cut_in_tables_only() -> None:
     row = {"name": "a", "value": b"x" * 500}
-    assert "x" * 80 not in printed(OutputFormat.TABLE, [row])
-    assert "x" * 500 in printed(OutputFormat.CSV, [row])
+    assert "x" * 80 not in printed("table", [row])
+    assert "x" * 500 in printed("csv", [row])
 
 
 def test_control_characters_are_made_visible_in_tables() -> None:
-    shown = printed(OutputFormat.TABLE, [{"name": "a", "value": "\x1b[2J\nnext\x9b".encode()}])
+    shown = printed("table", [{"name": "a", "value": "\x1b[2J\nnext\x9b".encode()}])
     assert "\x1b" not in shown
     assert "\\x1b[2J\\nnext" in shown
     assert len(shown.splitlines()) == 2
@@ -110,16 +110,14 @@ def test_text_that_looks_marked_is_marked_itself() -> None:
 
 def test_one_thing_is_a_list_for_people_and_an_object_for_programs() -> None:
     stream = io.BytesIO()
-    Printer(OutputFormat.TABLE, stream).item(
-        {"name": "orders", "size_bytes": 2048}, [Column("size_bytes", "size", format_size)]
-    )
+    Printer("table", stream).item({"name": "orders", "size_bytes": 2048}, [Column("size_bytes", "size", size_text)])
     assert stream.getvalue().decode().splitlines() == ["name  orders", "size  2.0 KiB"]
     stream = io.BytesIO()
-    Printer(OutputFormat.JSON, stream).item({"name": "orders", "tags": ("a", 1)})
+    Printer("json", stream).item({"name": "orders", "tags": ("a", 1)})
     assert json.loads(stream.getvalue()) == {"name": "orders", "tags": ["a", 1]}
 
 
 def test_wide_characters_take_their_room() -> None:
-    lines = printed(OutputFormat.TABLE, [{"name": "日本", "value": b"x"}, {"name": "abcd", "value": b"y"}]).splitlines()
+    lines = printed("table", [{"name": "日本", "value": b"x"}, {"name": "abcd", "value": b"y"}]).splitlines()
     assert lines[1].endswith("x")
     assert lines[1].index("x") == lines[2].index("y") - 2

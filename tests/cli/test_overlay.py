@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sawlog import Log, LogConfig
-from sawlog.cli.overlay import Overlay
+from sawlog.cli.maintenance import Overlay
 from sawlog.errors import StorageError
 from sawlog.testing import StorageSuite
 

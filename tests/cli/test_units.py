@@ -8,16 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sawlog.cli.units import (
-    duration_ms,
-    format_count,
-    format_duration,
-    format_rate,
-    format_size,
-    format_time,
-    size_bytes,
-    time_ms,
-)
+from sawlog.cli.parsing import duration_ms, size_bytes, time_ms
+from sawlog.display import count_text, duration_text, rate_text, size_text, time_text
 
 from ..looping import for_each
 
@@ -90,24 +82,24 @@ def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
 
 @given(some.integers(0, 4_000_000_000_000))
 def test_a_time_that_is_shown_can_be_read_again(ms: int) -> None:
-    assert time_ms(format_time(ms)) == ms
+    assert time_ms(time_text(ms)) == ms
 
 
 def test_a_time_beyond_the_calendar_is_shown_as_its_number() -> None:
-    assert format_time(2**62) == str(2**62)
-    assert format_time(-1) == ""
+    assert time_text(2**62) == str(2**62)
+    assert time_text(-1) == ""
 
 
 @for_each(
     ("number", "shown"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (200 << 20, "200 MiB"), (3 << 30, "3.0 GiB")]
 )
 def test_sizes_are_shown_with_a_unit(number: int, shown: str) -> None:
-    assert format_size(number) == shown
+    assert size_text(number) == shown
 
 
 def test_counts_rates_and_durations_are_short() -> None:
-    assert format_count(1204331) == "1,204,331"
-    assert format_rate(12500) == "12.5k"
-    assert [format_duration(ms) for ms in (0.25, 12.5, 1500, 120_000, 5_400_000, 90_000_000)] == [
+    assert count_text(1204331) == "1,204,331"
+    assert rate_text(12500) == "12.5k"
+    assert [duration_text(ms) for ms in (0.25, 12.5, 1500, 120_000, 5_400_000, 90_000_000)] == [
         *("250 µs", "12.5 ms", "1.5 s", "2 m", "1 h 30 m", "1 d 1 h"),
     ]

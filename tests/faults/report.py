@@ -8,7 +8,7 @@ from collections import Counter
 from types import TracebackType
 
 from sawlog import Log
-from sawlog.cli.terminal import ProgressBar
+from sawlog.cli.output import ProgressBar
 
 #: Without a terminal, print a line this often.
 _SIGN_OF_LIFE_S = 30.0

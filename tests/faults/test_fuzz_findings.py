@@ -11,7 +11,7 @@ import pytest
 
 from sawlog import Log, LogConfig
 from sawlog.batch.text import parse_json
-from sawlog.cli import offsets, units
+from sawlog.cli import parsing
 from sawlog.errors import CorruptBatch, CorruptFile, InvalidConfig
 from sawlog.log.checkpoint import Checkpoint, TurnNote
 from sawlog.log.maintenance_state import MaintenanceState
@@ -198,20 +198,20 @@ def test_a_batch_that_claims_the_offsets_of_the_next_segment_does_not_hide_it(mo
 @pytest.mark.parametrize("text", ["9" * 400 + "h", "1h" + "9" * 400 + ".5m"])
 def test_a_duration_that_is_no_number_any_more_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="too large"):
-        units.duration_ms(text)
+        parsing.duration_ms(text)
     with pytest.raises(ValueError, match="not an offset or a range"):
-        offsets.parse(f"@2026-11-01:+{text}")
+        parsing.parse(f"@2026-11-01:+{text}")
 
 
 def test_a_size_that_is_no_number_any_more_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="too large"):
-        units.size_bytes("9" * 400 + ".5GiB")
+        parsing.size_bytes("9" * 400 + ".5GiB")
 
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
 def test_a_time_that_its_zone_moves_out_of_the_calendar_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="outside the supported range"):
-        units.time_ms(text)
+        parsing.time_ms(text)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog import Record
-from sawlog.cli.inputs import Fields, InputFormat, InputRecord, read_input
+from sawlog.cli.formats import Fields, InputRecord, read_input
 from sawlog.errors import DirectoryLocked, InvalidConfig
 from sawlog.pipelines import ingest, running
 from sawlog.pipelines.ingest import IngestParams
@@ -147,7 +147,7 @@ def test_csv_is_read_as_produce_reads_it(take: Take, source: Path, contents: Con
         (b"1,5", {"zip": "1,5", "note": "back\\slash", "n": ""}),
     ]
     with (source / "a.csv").open("rb") as stream:
-        produced = list(read_input(InputFormat.CSV, stream, Fields(key="zip")))
+        produced = list(read_input("csv", stream, Fields(key="zip")))
     assert [(r.key, json.loads(r.value)) for r in contents()] == [
         (each.key, json.loads(each.value or b"")) for each in produced if isinstance(each, InputRecord)
     ]

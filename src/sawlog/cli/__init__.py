@@ -1,15 +1,7 @@
-"""The command line: `sawlog` (also `python -m sawlog.cli`). One file per command.
+"""The command line: `sawlog` (also `python -m sawlog.cli`).
 
-`main` is the entry point; `run` does the same without ending the process. Every failure becomes one line on stderr
-that says what to do, and an exit code that scripts can distinguish:
-
-    0    success
-    1    failure: the line says why
-    2    usage error
-    3    the store, topic, group, log or file does not exist
-    4    corruption was found
-    5    locked by another process: another writer, or live members of a group
-    130  interrupted (Ctrl-C)
+`main` is the entry point; `run` does the same without ending the process. `program` lists the commands and the modules
+that implement them. Every failure becomes one line on stderr that says what to do, and one of the `EXIT_CODES`.
 
 When the reader closes the pipe (`sawlog read ... | head -1`), the command exits silently with 0. Only a bug in sawlog
 shows a traceback.
@@ -24,9 +16,45 @@ import sys
 from collections.abc import Sequence
 
 from .. import errors
-from .codes import EXIT_CODES, FAILED, INTERRUPTED, OK, USAGE, exit_code_of, hint_for, message_of
 
 __all__ = ["EXIT_CODES", "main", "run"]
+
+OK, FAILED, USAGE, NOT_FOUND, CORRUPT, LOCKED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+
+#: Meaning of each exit code, for the help and the reference.
+EXIT_CODES = {
+    OK: "success",
+    FAILED: "failure; the line on stderr says why",
+    USAGE: "usage error",
+    NOT_FOUND: "the store, topic, group, log or file does not exist",
+    CORRUPT: "corruption was found",
+    LOCKED: "locked by another process: another writer, or live members of a group",
+    INTERRUPTED: "interrupted",
+}
+
+#: The errors that each exit code stands for, the first match deciding; `FAILED` stands for all others.
+_ERRORS: dict[int, tuple[type[BaseException], ...]] = {
+    NOT_FOUND: (
+        errors.TopicNotFound,
+        errors.TableNotFound,
+        errors.GroupNotFound,
+        errors.UserNotFound,
+        FileNotFoundError,
+    ),
+    CORRUPT: (errors.CorruptData,),
+    LOCKED: (errors.DirectoryLocked, errors.SourceInUse, errors.GroupActive),
+    USAGE: (errors.InvalidConfig, errors.InvalidTopicName, errors.QueryFailed),
+}
+#: Advice for errors that the library raises without mentioning commands.
+_HINTS: tuple[tuple[type[BaseException], str], ...] = (
+    (errors.StoreNotFound, "`sawlog topic create NAME` creates a store with a topic"),
+    (errors.TopicNotFound, "`sawlog topic create NAME` creates it"),
+    (errors.GroupNotFound, "`sawlog groups list` shows the existing groups"),
+    (errors.UserNotFound, "`sawlog user list` shows the existing users"),
+    (errors.CorruptBatch, "`sawlog inspect FILE` shows the damaged bytes"),
+    (errors.BrokerUnavailable, "`sawlog serve -d DIR` starts one"),
+    (errors.ForeignDamage, "everything before it is stored; --on-damage skip leaves it out and continues"),
+)
 
 #: Allocations before the garbage collector runs while a command starts. Modules, classes and options stay alive, and
 #: collecting them every few hundred allocations took a tenth of the start-up time.
@@ -72,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _leave(OK)
     except (errors.SawlogError, OSError, MemoryError) as error:
-        _complain(message_of(error) + hint_for(error))
+        _complain(message_of(error))
         return _leave(exit_code_of(error))
     except Exception as error:
         if not hasattr(error, "format_message"):
@@ -93,7 +121,7 @@ def _usage(error: Exception) -> str:
     """Return a usage error on one line, with a pointer to the help."""
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "sawlog")
-    text = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]
+    text = " ".join(str(error.format_message()).split()).replace("Value error, ", "")  # type: ignore[attr-defined]
     return f"{text if text.endswith('?') else text.rstrip('.') + ';'} `{path} --help` shows the usage"
 
 
@@ -113,3 +141,24 @@ def _leave(code: int) -> int:
         os.dup2(nowhere, 1)
         os.close(nowhere)
     return code
+
+
+# --- errors
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code for an error."""
+    return next((code for code, kinds in _ERRORS.items() if isinstance(error, kinds)), FAILED)
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error's message and advice on one line, without the errno or quotes that Python may add."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename is not None else ""
+        text = f"{error.strerror}{where}"
+    elif isinstance(error, KeyError) and len(error.args) == 1:
+        text = str(error.args[0])
+    else:
+        text = str(error) or type(error).__name__
+    advice = next((f"; {hint}" for kind, hint in _HINTS if isinstance(error, kind)), "")
+    return " ".join(text.split()) + advice

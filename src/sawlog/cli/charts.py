@@ -18,9 +18,9 @@ from typing import Annotated
 
 import typer
 
-from .codes import FAILED
+from ..display import rate_text
+from . import FAILED
 from .output import Printer, note
-from .units import format_rate
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The latest time that can be shown as a date in every time zone.
@@ -46,7 +46,7 @@ class TimeChart:
     start_ms: int
     step_ms: int
     values: Sequence[float]
-    shown: Callable[[float], str] = format_rate
+    shown: Callable[[float], str] = rate_text
 
     @property
     def end_ms(self) -> int:
@@ -62,7 +62,7 @@ class BarChart:
     unit: str
     names: Sequence[str]
     values: Sequence[float]
-    shown: Callable[[float], str] = format_rate
+    shown: Callable[[float], str] = rate_text
     #: Use KiB and MiB on the axis, with round numbers in these units.
     binary: bool = False
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -29,17 +29,17 @@ from .. import __version__, kernel_info
 from ..addresses import is_address
 from ..clock import now_ms
 from ..config import Interval, LogConfig
-from ..display import counted
+from ..display import count_text, counted, duration_text, size_text
 from ..errors import CorruptBatch, OffsetOutOfRange, SawlogError
 from ..log.log import Log
 from ..log.verify import missing_ends
 from ..storage.system import sync_data
-from .codes import FAILED
-from .options import MaybeData, MaybeDirectoryData, Output, read_as
-from .output import Column, OutputFormat, Printer, note
+from . import FAILED
+from .options import MaybeData, MaybeDirectoryData, Output, option, parsed
+from .output import Column, Printer, note
+from .parsing import size_bytes
 from .places import open_directory, open_groups_log
 from .produce import Compression
-from .units import format_count, format_duration, format_size, size_bytes
 
 OK, WARNING, BAD = "ok", "warning", "bad"
 
@@ -75,11 +75,8 @@ class CheckResult:
 
 def doctor(
     data: MaybeData = None,
-    directory: Annotated[
-        Path | None,
-        typer.Option("--dir", metavar="DIR", help="Check a directory that holds no store yet."),
-    ] = None,
-    output: Output = OutputFormat.TABLE,
+    directory: Path | None = option("--dir DIR", "Check a directory that holds no store yet."),
+    output: Output = "table",
 ) -> None:
     """Check this machine and the store's directory: file system, fsync, free space, limits, kernel, clock.
 
@@ -220,7 +217,7 @@ def file_system_of(path: Path) -> str | None:
 
 def _free_space(place: Path) -> CheckResult:
     usage = shutil.disk_usage(place)
-    detail = f"{format_size(usage.free)} of {format_size(usage.total)} free"
+    detail = f"{size_text(usage.free)} of {size_text(usage.total)} free"
     if usage.free < _FREE_LEAST_BYTES or usage.free < usage.total * _FREE_LEAST_SHARE:
         return CheckResult(
             "free space",
@@ -260,7 +257,7 @@ def _sync(place: Path) -> CheckResult:
             "fsync", WARNING, f"not measured: {error.strerror}", "run it as a user with write permission there"
         )
     median, worst = times_ms[len(times_ms) // 2], times_ms[min(len(times_ms) * 99 // 100, len(times_ms) - 1)]
-    detail = f"{format_duration(median)} (median), {format_duration(worst)} (p99) of {len(times_ms)}"
+    detail = f"{duration_text(median)} (median), {duration_text(worst)} (p99) of {len(times_ms)}"
     if median < _TOO_QUICK_MS:
         return CheckResult(
             "fsync", WARNING, detail, "too fast for any disk: acknowledged records may not survive a power cut"
@@ -352,8 +349,8 @@ def _store(data: str) -> Iterator[CheckResult]:
         return
     yield CheckResult("store", OK, f"{counted(len(names), 'topic')}, {counted(partitions, 'partition')}")
     with open_groups_log(data) as groups:
-        for place in groups:
-            problems += map(str, missing_ends(place.log._segment_set))
+        if groups is not None:
+            problems += map(str, missing_ends(groups._segment_set))
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         yield CheckResult("logs", BAD, f"{problems[0]}{more}", "run `sawlog verify`, then `sawlog repair`")
@@ -361,7 +358,7 @@ def _store(data: str) -> Iterator[CheckResult]:
         yield CheckResult("logs", OK, "no segment is missing or cut short")
     ahead = newest - now_ms()
     if ahead > _FUTURE_MS:
-        detail = f"the newest record is {format_duration(ahead)} ahead of this clock"
+        detail = f"the newest record is {duration_text(ahead)} ahead of this clock"
         yield CheckResult("clock", WARNING, detail, "set the clock: retention by age and reading by time depend on it")
     else:
         yield CheckResult("clock", OK, "no record has a timestamp in the future")
@@ -379,30 +376,23 @@ _MANY = 1000
 
 _BENCH_COLUMNS = [
     Column("step"),
-    Column("records", shown=format_count),
-    Column("records_per_second", "records/s", format_count),
-    Column("bytes_per_second", "bytes/s", format_size),
-    Column("median_ms", "median", format_duration),
-    Column("p99_ms", "p99", format_duration),
+    Column("records", shown=count_text),
+    Column("records_per_second", "records/s", count_text),
+    Column("bytes_per_second", "bytes/s", size_text),
+    Column("median_ms", "median", duration_text),
+    Column("p99_ms", "p99", duration_text),
 ]
 
 
 def bench(
     data: MaybeDirectoryData = None,
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=0.05, max=60, metavar="S", help="Run each step for S seconds.")
-    ] = 1.0,
-    size: Annotated[
-        str, typer.Option("--size", metavar="BYTES", help="The size of a value, such as 100 or 4KiB.")
-    ] = "100",
-    compression: Annotated[
-        Compression, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
-    ] = Compression.NONE,
-    durability: Annotated[
-        str,
-        typer.Option("--durability", metavar="POLICY", help="When an append is acknowledged: always, os or interval."),
-    ] = "always",
-    output: Output = OutputFormat.TABLE,
+    seconds: float = option("--seconds S", "Run each step for S seconds.", 1.0, min=0.05, max=60),
+    size: str = option("--size BYTES", "The size of a value, such as 100 or 4KiB.", "100"),
+    compression: Compression = option("--compression -z CODEC", "none, gzip, snappy, lz4 or zstd.", "none"),
+    durability: str = option(
+        "--durability POLICY", "When an append is acknowledged: always, os or interval.", "always"
+    ),
+    output: Output = "table",
 ) -> None:
     """Measure writing and reading on this machine: single appends, batches, a buffered writer, scans, Arrow.
 
@@ -414,11 +404,11 @@ def bench(
       sawlog bench -d data
       sawlog bench --durability os --compression zstd --size 1KiB
     """
-    length = read_as(size_bytes, size, "--size")
-    config = LogConfig(durability=read_as(_durability, durability, "--durability"), compression=compression.value)
+    length = parsed("--size", size, size_bytes)
+    config = LogConfig(durability=parsed("--durability", durability, _durability), compression=compression)
     beside = None if data is None else data.resolve().parent
     with tempfile.TemporaryDirectory(prefix=".sawlog-bench-", dir=beside) as place:
-        if output is OutputFormat.TABLE:
+        if output == "table":
             note(_machine(Path(place), durability, length, compression))
         with Log.open(Path(place) / "log", config) as log:
             Printer(output).rows(list(_steps(log, length, seconds)), _BENCH_COLUMNS)

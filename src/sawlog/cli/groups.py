@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..display import counted
+from ..display import count_text, counted
 from ..store.queues.redrive import redrive as put_back
-from .codes import CORRUPT
-from .offsets import Bound, offset_of, outside, outside_text, parse_bound
+from . import CORRUPT
 from .options import (
     BrokerAt,
     DirectoryData,
@@ -21,13 +20,14 @@ from .options import (
     Yes,
     complete_group,
     complete_topic,
+    flag,
+    option,
     parsed,
 )
-from .output import Column, OutputFormat, Printer, note
+from .output import Column, Printer, ProgressBar, confirm, note
+from .parsing import Bound, offset_of, outside, outside_text, parse_bound
 from .places import chosen, open_directory, open_groups_log, open_place
 from .program import Command, CommandGroup
-from .terminal import ProgressBar, confirm
-from .units import format_count
 
 if TYPE_CHECKING:
     from .places import AnyStore
@@ -42,13 +42,13 @@ _ROW_COLUMNS = [
     Column("committed"),
     Column("lowest", rank=2),
     Column("end"),
-    Column("lag", shown=format_count),
+    Column("lag", shown=count_text),
     Column("owner", rank=1),
 ]
 
 
 @groups.command("list", cls=Command)
-def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
+def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output = "table") -> None:
     """List the consumer groups with their members, partitions and lag.
 
     Only the broker knows the members of a group that it serves. With -d, the list shows the broker's address instead.
@@ -71,7 +71,7 @@ def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output 
                     "broker": found.served_at,
                 }
             )
-    columns = [Column("group"), Column("members"), Column("partitions"), Column("lag", shown=format_count)]
+    columns = [Column("group"), Column("members"), Column("partitions"), Column("lag", shown=count_text)]
     printer, served = Printer(output), [row for row in rows if row["broker"] is not None]
     if served or not printer.for_people:
         columns.append(Column("broker"))
@@ -82,9 +82,7 @@ def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output 
 
 
 @groups.command(cls=Command)
-def describe(
-    group: Group, data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE
-) -> None:
+def describe(group: Group, data: MaybeData = None, broker: BrokerAt = None, output: Output = "table") -> None:
     """Show a group's position and lag in each partition, and the member that reads it.
 
     --output csv prints one line per partition, json one object.
@@ -97,7 +95,7 @@ def describe(
     printer = Printer(output)
     with open_place(data, broker) as store:
         found = store.groups.describe(group)
-    if output in (OutputFormat.JSON, OutputFormat.NDJSON):
+    if output in ("json", "ndjson"):
         members = list(found.members) if found.served_at is None else None
         printer.item({"group": group, "members": members, "broker": found.served_at, "rows": found.rows})
         _report_lost_commits(data)
@@ -117,29 +115,16 @@ def seek(
     group: Group,
     data: MaybeData = None,
     broker: BrokerAt = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="OFFSET",
-            help="The new position: start (or earliest), end (latest), 500, -100, +10, @2026-11-01 or @-1h.",
-        ),
-    ] = None,
-    by: Annotated[
-        int | None,
-        typer.Option(
-            "--by", metavar="N", help="Move by N records from the committed offset; -100 rereads the last 100."
-        ),
-    ] = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic", "-t", metavar="TOPIC", autocompletion=complete_topic, help="Only this topic; can be repeated."
-        ),
-    ] = None,
+    to: str | None = option(
+        "--to OFFSET", "The new position: start (or earliest), end (latest), 500, -100, +10, @2026-11-01 or @-1h."
+    ),
+    by: int | None = option("--by N", "Move by N records from the committed offset; -100 rereads the last 100."),
+    topic: list[str] | None = option(
+        "--topic -t TOPIC", "Only this topic; can be repeated.", autocompletion=complete_topic
+    ),
     partition: Partitions = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets without changing anything.")] = False,
-    output: Output = OutputFormat.TABLE,
+    dry_run: bool = flag("--dry-run", "Show the new offsets without changing anything."),
+    output: Output = "table",
 ) -> None:
     """Move a group to an offset, to a time, or by a number of records. Stop its members first.
 
@@ -167,10 +152,10 @@ def seek(
             move = store.groups.seek if exists else store.groups.commit  # `commit` creates a new group
             move(group, {(row["topic"], row["partition"]): row["to"] for row in rows})
     columns = [Column("topic"), Column("partition"), Column("committed", "from"), Column("to"), Column("lag")]
-    if output is not OutputFormat.TABLE:
+    if output != "table":
         columns.append(Column("remark"))  # people see it on stderr
     Printer(output).rows(rows, columns)
-    if dry_run and output is OutputFormat.TABLE:
+    if dry_run and output == "table":
         note("dry run: nothing was changed")
 
 
@@ -180,7 +165,7 @@ def delete(
     data: MaybeData = None,
     broker: BrokerAt = None,
     yes: Yes = False,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Delete a group and its offsets. A later consumer with that name starts as a new group. Asks for confirmation
     unless --yes is given.
@@ -200,8 +185,8 @@ def delete(
 
 def _report_lost_commits(data: str | None) -> None:
     """Exit with 4 if commits were lost: groups may be missing from the list, or show an earlier position."""
-    with open_groups_log(data) as logs:
-        problems = [problem for each in logs for problem in each.log.verify().problems]
+    with open_groups_log(data) as log:
+        problems = [] if log is None else log.verify().problems
     for each in problems:
         note(f"!! {each}; commits may be lost")
     if problems:
@@ -236,28 +221,13 @@ def _moves(
 def redrive(
     topic: Topic,
     data: DirectoryData,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group", "-g", metavar="GROUP", autocompletion=complete_group, help="Only dead letters of this group."
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="TOPIC",
-            autocompletion=complete_topic,
-            help="Send the letters to this topic instead of their own.",
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Return at most N letters, oldest first.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the letters that would be returned, without changing anything.")
-    ] = False,
-    output: Output = OutputFormat.TABLE,
+    group: str | None = option("--group -g GROUP", "Only dead letters of this group.", autocompletion=complete_group),
+    to: str | None = option(
+        "--to TOPIC", "Send the letters to this topic instead of their own.", autocompletion=complete_topic
+    ),
+    limit: int | None = option("--limit -n N", "Return at most N letters, oldest first.", min=1),
+    dry_run: bool = flag("--dry-run", "Show the letters that would be returned, without changing anything."),
+    output: Output = "table",
 ) -> None:
     """Return dead letters to the topics that they came from.
 
@@ -277,6 +247,6 @@ def redrive(
         rows = put_back(store, topic, group=group, to=to, limit=limit, dry_run=dry_run, progress=bar.advance)
     columns = [Column("group"), Column("topic"), Column("partition", "from partition"), Column("letters")]
     Printer(output).rows(rows, columns, empty=f"{topic}: no dead letters to return")
-    if output is OutputFormat.TABLE and rows:
+    if output == "table" and rows:
         count = sum(row.letters for row in rows)
         note(f"dry run: {count:,} would be returned" if dry_run else f"{topic}: {count:,} returned")

@@ -13,12 +13,12 @@ import mmap
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from ..batch.header import HEADER_BYTES
-from ..display import counted
+from ..display import counted, size_text, time_text
 from ..errors import CorruptFile
 from ..log.checkpoint import Checkpoint
 from ..log.epochs import Epochs
@@ -26,11 +26,10 @@ from ..log.files import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, 
 from ..log.producers import ProducerBatch, ProducersFile
 from ..log.remote import RemoteSegments
 from ..storage import FileDirectory, checksummed
-from .codes import CORRUPT
+from . import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
-from .options import Output
-from .output import Column, OutputFormat, Printer, Row, note
-from .units import format_size, format_time
+from .options import Output, argument, flag
+from .output import Column, Printer, Row, note
 
 _ROW_BYTES, _ROWS_AROUND = 16, 3
 _DOCUMENT = ".json"
@@ -43,8 +42,8 @@ _BATCH_COLUMNS = [
     Column("records"),
     Column("leader_epoch", "epoch"),
     Column("codec"),
-    Column("base_timestamp", "first time", format_time),
-    Column("max_timestamp", "newest", format_time),
+    Column("base_timestamp", "first time", time_text),
+    Column("max_timestamp", "newest", time_text),
     Column("timestamp_type", "time by"),
     Column("producer", "producer", lambda value: value or ""),
     Column("marks"),
@@ -58,16 +57,14 @@ _MACHINE_COLUMNS = [
 
 
 def inspect(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="A file of a store: .log, .index, .timeindex, .json, checkpoint, leader-epoch-checkpoint, visible, "
-            "producers or LOCK.",
-        ),
-    ],
-    records: Annotated[bool, typer.Option("--records", help="Also show the records of each batch.")] = False,
-    output: Output = OutputFormat.TABLE,
+    file: Path = argument(
+        "FILE",
+        "A file of a store: .log, .index, .timeindex, .json, checkpoint, leader-epoch-checkpoint, visible, "
+        "producers or LOCK.",
+        ...,
+    ),
+    records: bool = flag("--records", "Also show the records of each batch."),
+    output: Output = "table",
 ) -> None:
     """Show the contents of one file of a log, batch by batch, with the first bad byte marked.
 
@@ -146,7 +143,7 @@ class _Tally:
     def __str__(self) -> str:
         verdict = counted(self.problems, "damaged range") if self.problems else "no damage"
         batches = counted(self.batches, "batch", "batches")
-        return f"{counted(self.records, 'record')} in {batches}, {format_size(self.size_bytes)}, {verdict}"
+        return f"{counted(self.records, 'record')} in {batches}, {size_text(self.size_bytes)}, {verdict}"
 
 
 def _print_for_people(view: memoryview, printer: Printer, tally: _Tally, records: bool) -> None:
@@ -277,7 +274,7 @@ def _inspect_index(file: Path, printer: Printer) -> bool:
             else:
                 yield {"entry": number, "offset": offset, "position": fields[1], "remark": remark}
 
-    place = Column("timestamp", "newest so far", format_time) if timed else Column("position")
+    place = Column("timestamp", "newest so far", time_text) if timed else Column("position")
     middle = [place, Column("offset")] if timed else [Column("offset", "last offset"), place]
     printer.rows(
         rows(), [Column("entry"), *middle, Column("remark")], empty=f"{file}: no entries, because the segment is short"
@@ -327,7 +324,7 @@ def _show_remote(file: Path, printer: Printer) -> None:
     found = RemoteSegments.decode(file.read_bytes())
     note(f"the log starts at offset {found.log_start}; offsets below {found.end} are only in the replica")
     columns = [Column("base_offset", "first offset"), Column("next_offset", "next offset")]
-    columns += [Column("size_bytes", "size", format_size), Column("max_timestamp", "newest", format_time)]
+    columns += [Column("size_bytes", "size", size_text), Column("max_timestamp", "newest", time_text)]
     printer.rows(found.runs, columns)
 
 
@@ -347,7 +344,7 @@ def _show_visible(file: Path, printer: Printer) -> None:
 def _show_document(file: Path, printer: Printer) -> None:
     """Show a small file of a store that has its own checksum."""
     found = checksummed.decode(file.read_bytes(), str(file))
-    printer.item(found, [Column(name, name, format_time if name.endswith("_ms") else None) for name in found])
+    printer.item(found, [Column(name, name, time_text if name.endswith("_ms") else None) for name in found])
 
 
 def _show_lock(file: Path, printer: Printer) -> None:
@@ -358,7 +355,7 @@ def _show_lock(file: Path, printer: Printer) -> None:
 def _show_producers(file: Path, printer: Printer) -> None:
     found = ProducersFile.decode(file.read_bytes())
     names = [field.name for field in dataclasses.fields(ProducerBatch)]
-    columns = [Column(name, shown=format_time if name == "timestamp" else None) for name in names]
+    columns = [Column(name, shown=time_text if name == "timestamp" else None) for name in names]
     printer.rows(found.batches, columns, empty=f"{file}: no idempotent producers")
     for each in found.open:
         note(f"producer {each.producer_id} has an open transaction since offset {each.first_offset}")

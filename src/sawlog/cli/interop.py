@@ -6,48 +6,34 @@ import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
-from ..display import counted
+from ..display import count_text, counted, duration_text, rate_text, size_text
 from ..errors import UnknownFormat
-from .codes import CORRUPT
-from .options import DirectoryData, Output, Topic, named_values, parsed, read_as
-from .output import Column, OutputFormat, Printer, note
+from . import CORRUPT
+from .options import DirectoryData, Output, Topic, argument, flag, named_values, option, parsed
+from .output import Column, OutputFormat, Printer, ProgressBar, note
+from .parsing import size_bytes, time_ms
 from .places import open_directory
-from .terminal import ProgressBar
 from .topic import Settings, parse_settings
-from .units import format_count, format_duration, format_rate, format_size, size_bytes, time_ms
 
 if TYPE_CHECKING:
     from ..interop import Detection, ForeignLog, Place
 
 
-class System(StrEnum):
-    """The supported systems."""
+#: The supported systems.
+System = Literal["kafka", "laminarmq", "rustlog", "gumlog", "plain"]
 
-    KAFKA = "kafka"
-    LAMINARMQ = "laminarmq"
-    RUSTLOG = "rustlog"
-    GUMLOG = "gumlog"
-    PLAIN = "plain"
-
-
-class OnDamage(StrEnum):
-    """Reaction to records that cannot be read."""
-
-    STOP = "stop"
-    SKIP = "skip"
-
+OnDamage = Literal["stop", "skip"]
 
 #: Option values that are numbers; longer ones are ids.
 _SMALL_NUMBER = re.compile(r"[0-9]{1,10}")
 _OFFSETS = [Column("partition"), Column("start_offset", "from"), Column("next_offset", "to")]
-_RECORDS, _SIZE = Column("records", shown=format_count), Column("size_bytes", "size", format_size)
+_RECORDS, _SIZE = Column("records", shown=count_text), Column("size_bytes", "size", size_text)
 _SOURCE = [
     Column("findings", shown=lambda found: str(len(found)) if found else "none"),
     Column("path", "source", cut=False),
@@ -70,36 +56,19 @@ _REMARKS = [Column("dropped"), Column("notes")]
 
 
 def import_(
-    source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="The other system's directory: one log, one topic, or all topics.")
-    ],
     data: DirectoryData,
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TOPIC]",
-            help="The topic to import, if the source has several; otherwise the name of the new topic.",
-        ),
-    ] = None,
-    system: Annotated[
-        System | None,
-        typer.Option("--format", "-f", metavar="SYSTEM", help="The system that wrote the log.  [default: detected]"),
-    ] = None,
+    source: Path = argument("SOURCE", "The other system's directory: one log, one topic, or all topics.", ...),
+    topic: str | None = argument(
+        "[TOPIC]", "The topic to import, if the source has several; otherwise the name of the new topic."
+    ),
+    system: System | None = option("--format -f SYSTEM", "The system that wrote the log.  [default: detected]"),
     settings: Settings = None,
-    on_damage: Annotated[
-        OnDamage,
-        typer.Option("--on-damage", metavar="stop|skip", help="What to do about records that cannot be read."),
-    ] = OnDamage.STOP,
-    timestamp: Annotated[
-        str | None,
-        typer.Option(
-            "--timestamp", metavar="TIME", help="The timestamp of records from systems that store none.  [default: now]"
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Show what would be imported; write nothing.")
-    ] = False,
-    output: Output = OutputFormat.TABLE,
+    on_damage: OnDamage = option("--on-damage stop|skip", "What to do about records that cannot be read.", "stop"),
+    timestamp: str | None = option(
+        "--timestamp TIME", "The timestamp of records from systems that store none.  [default: now]"
+    ),
+    dry_run: bool = flag("--dry-run -n", "Show what would be imported; write nothing."),
+    output: Output = "table",
 ) -> None:
     """Copy another system's logs into topics and keep their offsets. Run it again to continue where it stopped.
 
@@ -145,7 +114,7 @@ def import_(
             topic=rename,
             only=only,
             settings=given,
-            damage=on_damage.value,
+            damage=on_damage,
             timestamp=stamp,
             progress=bar.reach,
         )
@@ -169,8 +138,8 @@ def import_(
             note(f"!! {each.place.path}/{finding} ({finding.outcome})")
     if printer.for_people:
         seconds = max(monotonic() - began, 1e-9)
-        rate = f"{format_size(report.size_bytes / seconds)}/s, {format_rate(report.records / seconds)} records/s"
-        note(f"{counted(report.records, 'record')} from {report.format} in {format_duration(seconds * 1000)}: {rate}")
+        rate = f"{size_text(report.size_bytes / seconds)}/s, {rate_text(report.records / seconds)} records/s"
+        note(f"{counted(report.records, 'record')} from {report.format} in {duration_text(seconds * 1000)}: {rate}")
     if any(finding.outcome == "lost" for finding in report.findings):
         raise typer.Exit(CORRUPT)
 
@@ -180,9 +149,9 @@ def _detected(source: Path, system: System | None) -> Detection:
 
     if not source.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"no such directory: {source}")
-    found = interop.detect(source, format=None if system is None else system.value)
+    found = interop.detect(source, format=system)
     if found is None:
-        tried = system.value if system is not None else ", ".join(each.value for each in System)
+        tried = system or ", ".join(get_args(System))
         raise UnknownFormat(f"{source} holds no log of a supported system (looked for: {tried})")
     return found
 
@@ -221,7 +190,7 @@ def _planned(
 
     for place in places:
         name = rename or place.topic or Path(place.path).resolve().name
-        with interop.open(place.path, format=system, damage=on_damage.value) as log:
+        with interop.open(place.path, format=system, damage=on_damage) as log:
             yield {
                 "topic": name,
                 "partition": place.partition,
@@ -257,24 +226,14 @@ def _existing(data: Path) -> Iterator[dict[tuple[str, int], int]]:
 
 def export(
     topic: Topic,
-    target: Annotated[Path, typer.Argument(metavar="DIR", help="The other system's data directory to write to.")],
     data: DirectoryData,
-    system: Annotated[
-        System, typer.Option("--format", "-f", metavar="SYSTEM", help="kafka, laminarmq, rustlog, gumlog or plain.")
-    ],
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            "-O",
-            metavar="NAME=VALUE",
-            help="A format option, such as segment_bytes=64MiB; can be repeated.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Show what would be written; write nothing.")
-    ] = False,
-    output: Output = OutputFormat.TABLE,
+    target: Path = argument("DIR", "The other system's data directory to write to.", ...),
+    system: System = option("--format -f SYSTEM", "kafka, laminarmq, rustlog, gumlog or plain.", ...),
+    option: list[str] | None = option(
+        "--option -O NAME=VALUE", "A format option, such as segment_bytes=64MiB; can be repeated."
+    ),
+    dry_run: bool = flag("--dry-run -n", "Show what would be written; write nothing."),
+    output: Output = "table",
 ) -> None:
     """Write all partitions of a topic in another system's format and directory layout.
 
@@ -311,7 +270,7 @@ def export(
             return
         began = monotonic()
         with ProgressBar("exporting", 0, "bytes") as bar:
-            reports = interop.export_topic(found, target, format=system.value, progress=bar.reach, **options)
+            reports = interop.export_topic(found, target, format=system, progress=bar.reach, **options)
     columns = _EXPORTED if printer.for_people else [*_EXPORTED, *_REMARKS]
     rows = [
         {"partition": number, **{column.name: getattr(each, column.name) for column in columns[1:]}}
@@ -320,13 +279,13 @@ def export(
     printer.rows(rows, columns)
     for number, each in enumerate(reports):
         for what, count in each.dropped.items():
-            note(f"!! partition {number}: {system.value} cannot store {what}: dropped from {counted(count, 'record')}")
+            note(f"!! partition {number}: {system} cannot store {what}: dropped from {counted(count, 'record')}")
         for remark in each.notes:
             note(f"partition {number}: {remark}")
     if printer.for_people:
         seconds = max(monotonic() - began, 1e-9)
         records, size = sum(each.records for each in reports), sum(each.size_bytes for each in reports)
-        note(f"{counted(records, 'record')}, {format_size(size)} to {target} in {format_duration(seconds * 1000)}")
+        note(f"{counted(records, 'record')}, {size_text(size)} to {target} in {duration_text(seconds * 1000)}")
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:
@@ -335,7 +294,7 @@ def _options(given: list[str] | None) -> dict[str, Any]:
     for given_name, value in named_values(given, "--option", "NAME=VALUE, such as segment_bytes=64MiB"):
         name = given_name.replace(".", "_")
         if name.endswith("_bytes"):
-            made[name] = read_as(size_bytes, value, "--option")
+            made[name] = parsed("--option", value, size_bytes)
         else:
             made[name] = int(value) if _SMALL_NUMBER.fullmatch(value) else value
     return made
@@ -343,7 +302,7 @@ def _options(given: list[str] | None) -> dict[str, Any]:
 
 def _export_row(formats: Any, system: System, topic: Any, number: int, target: Path) -> dict[str, Any]:
     log = topic.partition(number)
-    chosen = next(each for each in formats if each.name == system.value)
+    chosen = next(each for each in formats if each.name == system)
     return {
         "partition": number,
         "start_offset": log.lowest_offset,

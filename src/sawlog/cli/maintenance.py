@@ -1,7 +1,7 @@
 """`sawlog verify`, `sawlog repair` and `sawlog maintenance`: find damage, repair it, and clean up.
 
-The plan of a repair opens the log for writing on top of an overlay (overlay.py): recovery itself runs on the real
-bytes, and nothing is written. `--apply` takes the lock, copies the whole directory, opens the log for writing and
+The plan of a repair opens the log for writing on top of an `Overlay`: recovery itself runs on the real bytes, and
+nothing is written. `--apply` takes the lock, copies the whole directory, opens the log for writing and
 verifies it. Data around damage is kept, damaged bytes stay in place, and unreadable offsets are reported.
 
 A store on object storage returns to its last consistent state (`sawlog.store.objects.repair`); unusable
@@ -10,29 +10,31 @@ objects move to a separate folder of the bucket.
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from ..addresses import is_address
 from ..config import LogConfig
-from ..display import counted
+from ..display import count_text, counted, size_text
+from ..errors import ReadBeyondEnd, StorageError
 from ..log.files import LOCK, LOG
 from ..log.log import Log
 from ..log.recovery_report import Action, RecoveryReport
 from ..log.verify import Problem, VerifyReport
-from ..storage import FileDirectory
-from ..store.base import Partition
+from ..storage import Directory, FileDirectory, Published, Storage, open_published
+from ..storage.interface import Buffer
+from ..storage.memory import MemoryDirectory, MemoryStorage, PublishedMemory
 from ..store.names import TOPICS, partition_name
 from ..store.settings import log_config
-from .codes import CORRUPT
-from .options import Data, LogDir, MaybeData, MaybeTopic, Output, Partitions
-from .output import Column, OutputFormat, Printer, note
-from .overlay import Overlay
+from . import CORRUPT
+from .options import Data, LogDir, MaybeData, MaybeTopic, Output, Partitions, flag, option
+from .output import Column, Printer, ProgressBar, note
 from .places import (
     GROUPS_LOG,
     MissingPartition,
@@ -46,17 +48,15 @@ from .places import (
     open_groups_log,
     open_logs,
 )
-from .terminal import ProgressBar
-from .units import format_count, format_size
 
 _VERIFY_COUNTS = ("segments", "batches", "records", "size_bytes")
 _VERIFY_COLUMNS = [
     Column("topic"),
     Column("partition"),
-    Column("segments", shown=format_count),
-    Column("batches", shown=format_count),
-    Column("records", shown=format_count),
-    Column("size_bytes", "size", format_size),
+    Column("segments", shown=count_text),
+    Column("batches", shown=count_text),
+    Column("records", shown=count_text),
+    Column("size_bytes", "size", size_text),
     Column("problems", shown=lambda problems: str(len(problems)) if problems else "none"),
 ]
 
@@ -66,7 +66,7 @@ def verify(
     data: MaybeData = None,
     log: LogDir = None,
     partition: Partitions = None,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Read and check every batch, record and index entry, and for a whole store also the groups' offsets.
 
@@ -92,7 +92,7 @@ def verify(
         open_logs(data, log, topic, partition, missing=missing) as topics,
         open_groups_log(whole) as offsets,
     ):
-        places = [*topics.places, *offsets]
+        places = [*topics.places, *([NamedLog(GROUPS_LOG, 0, offsets)] if offsets is not None else [])]
         total = sum(place.log.size_bytes for place in places)
         with ProgressBar("verifying", total, "bytes") as progress:
             rows = list(_checked(places, problems, progress))
@@ -135,9 +135,7 @@ def _check_whole(data: str, printer: Printer) -> None:
     raise typer.Exit(CORRUPT)
 
 
-def _checked(
-    places: Sequence[NamedLog[Partition]], problems: list[Problem], progress: ProgressBar
-) -> Iterator[dict[str, Any]]:
+def _checked(places: Sequence[NamedLog], problems: list[Problem], progress: ProgressBar) -> Iterator[dict[str, Any]]:
     for place in places:
         report = place.log.verify()
         problems += report.problems
@@ -160,14 +158,9 @@ def repair(
     data: MaybeData = None,
     log: LogDir = None,
     partition: Partitions = None,
-    apply: Annotated[
-        bool, typer.Option("--apply/--plan", help="Repair after making a copy, or only show the plan.")
-    ] = False,
-    backup: Annotated[
-        Path | None,
-        typer.Option("--backup", metavar="DIR", help="Where --apply puts the copies.  [default: next to the store]"),
-    ] = None,
-    output: Output = OutputFormat.TABLE,
+    apply: bool = flag("--apply/--plan", "Repair after making a copy, or only show the plan."),
+    backup: Path | None = option("--backup DIR", "Where --apply puts the copies.  [default: next to the store]"),
+    output: Output = "table",
 ) -> None:
     """Show what opening a log for writing would repair (--plan), or do it after making a copy (--apply).
 
@@ -298,10 +291,106 @@ def _repair_rows(place: dict[str, Any], recovery: RecoveryReport, checked: Verif
             yield {**place, "what": "damage found by verify", "action": action, "detail": f"{problem}; {on}"}
 
 
+# --- the overlay
+
+
+class Overlay(MemoryDirectory):
+    """A directory that reads from disk and writes to memory. What is written, truncated, renamed or deleted stays in
+    memory and is discarded; no lock is taken on disk and no file changes."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._below = FileDirectory(path, create=False)
+        self._gone: set[str] = set()
+
+    def names(self) -> list[str]:
+        return sorted((set(self._below.names()) - self._gone) | self._files.keys())
+
+    def exists(self, name: str) -> bool:
+        return name in self._files or (name not in self._gone and self._below.exists(name))
+
+    def _find(self, name: str) -> MemoryStorage:
+        if name not in self._files and name not in self._gone:
+            self._files[name] = ScratchStorage(self, name, self._below.open_shared(name))
+        return super()._find(name)
+
+    def identity(self, name: str) -> object:
+        return self._find(name) if self.exists(name) else None
+
+    def create(self, name: str) -> Storage:
+        if self.exists(name):
+            raise StorageError(errno.EEXIST, f"{self.path}/{name} already exists")
+        return super().create(name)
+
+    def move(self, name: str, target: Directory, new: str) -> None:
+        super().move(name, target, new)
+        self._gone.add(name)
+
+    def remove(self, name: str) -> None:
+        super().remove(name)
+        self._gone.add(name)
+
+    def published(self, name: str, *, create: bool = False) -> Published | None:
+        """Return the value published on disk; new values stay in memory."""
+        if name not in self._published:
+            made = self._published[name] = PublishedMemory()
+            found = open_published(self._below, name)
+            if found is not None and (numbers := found.load()) is not None:
+                made.store(*numbers)
+        return self._published[name]
+
+    def close(self) -> None:
+        self._below.close()
+
+
+class ScratchStorage(MemoryStorage):
+    """The first bytes of a file on disk, followed by bytes in memory."""
+
+    views_are_free = False
+
+    def __init__(self, directory: Overlay, name: str, below: Storage) -> None:
+        super().__init__(directory, name)
+        self._below = below
+        self._kept = below.size
+
+    def _second(self, directory: MemoryDirectory, name: str) -> MemoryStorage:
+        raise StorageError(errno.EXDEV, f"{self.name} cannot have a second name in an overlay")
+
+    @property
+    def size(self) -> int:
+        return self._kept + self._size
+
+    def append(self, data: Buffer) -> int:
+        return self._kept + super().append(data)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Overwrite in memory, after copying everything from `position` on into memory."""
+        rest = bytearray(self.read(position, self.size - position))
+        rest[: len(data)] = data
+        self.truncate(position)
+        self.append(rest)
+
+    def view(self, position: int, size: int) -> memoryview:
+        if position < 0 or size < 0 or position + size > self.size:
+            raise ReadBeyondEnd(f"{self.name} has {self.size} bytes; cannot read {size} bytes at {position}")
+        if position >= self._kept:
+            return super().view(position - self._kept, size)
+        if position + size <= self._kept:
+            return self._below.view(position, size)
+        head = self._below.read(position, self._kept - position)
+        return memoryview(head + bytes(super().view(0, size - len(head))))
+
+    def truncate(self, size: int) -> None:
+        super().truncate(max(size - self._kept, 0))
+        self._kept = min(self._kept, size)
+
+
+# --- maintenance
+
 _ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub", "tiering")
 
 
-def maintenance(data: Data, topic: MaybeTopic = None, output: Output = OutputFormat.TABLE) -> None:
+def maintenance(data: Data, topic: MaybeTopic = None, output: Output = "table") -> None:
     """Run retention, compaction, merging, recompression and scrubbing now, according to the topics' settings.
 
     Segments that the replica holds are removed locally once they exceed local.retention.ms or local.retention.bytes. A
@@ -324,12 +413,12 @@ def maintenance(data: Data, topic: MaybeTopic = None, output: Output = OutputFor
                 left = one.partitions - len(reports)
                 note(f"{one.name}: skipped {left} of {one.partitions} partitions: another process is writing to them")
             for report in reports:
-                if report or output is not OutputFormat.TABLE:
+                if report or output != "table":
                     actions = {name: getattr(report, name) for name in ("path", *_ACTIONS, "duration_ms")}
                     rows.append({"topic": one.name, "done": str(report), **actions})
             damage += [str(each) for report in reports if report.scrub for each in report.scrub.problems]
     columns = [Column("topic"), Column("path", cut=False), *map(Column, _ACTIONS), Column("duration_ms")]
-    if output is OutputFormat.TABLE:
+    if output == "table":
         columns = [Column("topic"), Column("done", cut=False)]
     Printer(output).rows(rows, columns, empty="nothing to do")
     for each in damage:

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..clock import Stopwatch, now_ms
-from ..display import counted, size_text
+from ..display import count_text, counted, duration_text, size_text
 from ..store.objects.bucket import Bucket
 from ..store.objects.selftest import BRIEF, BRIEF_SCALE, TRIALS, Scale, refuse, run
-from .codes import FAILED
-from .options import Output, parsed
-from .output import Column, OutputFormat, Printer, note
+from . import FAILED
+from .options import Output, argument, flag, option, parsed
+from .output import Column, Printer, ProgressBar, note
+from .parsing import time_ms
 from .program import Command, CommandGroup
-from .terminal import ProgressBar
-from .units import format_count, format_duration, time_ms
 
 if TYPE_CHECKING:
     from ..store.replica.replicator import Lag, Progress
@@ -34,7 +33,7 @@ _TRIAL_COLUMNS = [
     Column("state"),
     Column("check"),
     Column("requests"),
-    Column("elapsed_ms", "time", format_duration),
+    Column("elapsed_ms", "time", duration_text),
     Column("evidence", cut=False),
 ]
 
@@ -46,21 +45,15 @@ def _store() -> None:
 
 @stores.command("test", cls=Command)
 def try_bucket(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The bucket: s3://, gs://, az://, file:// or memory://.")],
-    brief: Annotated[bool, typer.Option("--brief", help="Send only about thirty requests.")] = False,
-    threads: Annotated[
-        int, typer.Option("--threads", min=2, max=256, metavar="N", help="The number of racing threads.")
-    ] = 8,
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="NAME=VALUE",
-            help="A storage option such as endpoint=http://127.0.0.1:8333 or timeout=10s; can be repeated. Pass "
-            "credentials in environment variables such as AWS_ACCESS_KEY_ID.",
-        ),
-    ] = None,
-    output: Output = OutputFormat.TABLE,
+    url: str = argument("URL", "The bucket: s3://, gs://, az://, file:// or memory://.", ...),
+    brief: bool = flag("--brief", "Send only about thirty requests."),
+    threads: int = option("--threads N", "The number of racing threads.", 8, min=2, max=256),
+    options: list[str] | None = option(
+        "--option NAME=VALUE",
+        "A storage option such as endpoint=http://127.0.0.1:8333 or timeout=10s; can be repeated. Pass "
+        "credentials in environment variables such as AWS_ACCESS_KEY_ID.",
+    ),
+    output: Output = "table",
 ) -> None:
     """Test whether object storage gives the guarantees that a store depends on.
 
@@ -101,9 +94,9 @@ def parse_options(options: Sequence[str] | None) -> dict[str, str]:
 _EVERY_S = 10.0
 _LAG_COLUMNS = [
     Column("topic"),
-    Column("records", "records behind", format_count),
+    Column("records", "records behind", count_text),
     Column("size_bytes", "bytes behind", size_text),
-    Column("lag_ms", "time behind", format_duration),
+    Column("lag_ms", "time behind", duration_text),
 ]
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="The store on object storage: s3://, gs://, az:// or file://.")]
@@ -120,20 +113,13 @@ Topics = Annotated[
 def replicate(
     data: Directory,
     url: Url,
-    once: Annotated[bool, typer.Option("--once", help="Ship the current contents and exit.")] = False,
+    once: bool = flag("--once", "Ship the current contents and exit."),
     topics: Topics = None,
-    mirror_retention: Annotated[
-        bool, typer.Option("--mirror-retention", help="Also apply the directory's retention to the replica.")
-    ] = False,
-    delete: Annotated[
-        bool,
-        typer.Option("--delete", help="Also delete topics and groups from the replica when they are deleted here."),
-    ] = False,
-    registry: Annotated[
-        bool, typer.Option("--registry", help="Also ship ACLs and users, with their password verifiers.")
-    ] = False,
+    mirror_retention: bool = flag("--mirror-retention", "Also apply the directory's retention to the replica."),
+    delete: bool = flag("--delete", "Also delete topics and groups from the replica when they are deleted here."),
+    registry: bool = flag("--registry", "Also ship ACLs and users, with their password verifiers."),
     options: Options = None,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Replicate a store to object storage with about a second of lag, until SIGTERM or Ctrl-C.
 
@@ -174,22 +160,13 @@ def replicate(
 def restore(
     url: Url,
     data: Directory,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME", help="Restore the state at this time, such as 2026-11-17T12:00:00Z."),
-    ] = None,
-    at_commit: Annotated[
-        int | None, typer.Option("--at-commit", metavar="N", min=0, help="Restore the state after N commits.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Keep the directory up to date until SIGTERM or Ctrl-C, as a warm standby.")
-    ] = False,
+    until: str | None = option("--until TIME", "Restore the state at this time, such as 2026-11-17T12:00:00Z."),
+    at_commit: int | None = option("--at-commit N", "Restore the state after N commits.", min=0),
+    follow: bool = flag("--follow", "Keep the directory up to date until SIGTERM or Ctrl-C, as a warm standby."),
     topics: Topics = None,
-    registry: Annotated[
-        bool, typer.Option("--registry", help="Also restore users and ACLs, if they were shipped.")
-    ] = False,
+    registry: bool = flag("--registry", "Also restore users and ACLs, if they were shipped."),
     options: Options = None,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Restore a store from object storage to a new directory, with the same topics, offsets, settings and groups.
 
@@ -221,7 +198,7 @@ def restore(
     shown.end(done)
 
 
-def promote(url: Url, options: Options = None, output: Output = OutputFormat.TABLE) -> None:
+def promote(url: Url, options: Options = None, output: Output = "table") -> None:
     """Turn a replica on object storage into an independent store, because its source is lost or abandoned.
 
     From then on the store accepts writes and runs its own retention and compaction, and `sawlog replicate` refuses to

@@ -1,4 +1,8 @@
-"""Options that several commands share, and shell completion of topic, group and setting names.
+"""Declaring options: `option`, `flag` and `argument`, and the options that several commands share.
+
+A command is a function: its parameters are its options, its docstring is its help. An option of its own is the
+parameter's default (`key: str | None = option("--key -k FIELD", "The field with the key.")`), a shared one its type
+(`data: MaybeData = None`).
 
 Completion never fails: if the store is missing or damaged, it offers no candidates.
 """
@@ -8,15 +12,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
 
 import typer
 
+from ..config import Isolation
 from .output import OutputFormat
 from .places import open_place, parse_directory
 
 if TYPE_CHECKING:
     from .places import AnyStore
+
+T = TypeVar("T")
+Given = TypeVar("Given")
+
+# --- completion
 
 
 def complete_topic(ctx: Any, incomplete: str) -> list[str]:
@@ -58,25 +68,29 @@ def _offered(ctx: Any, incomplete: str, names: Callable[[AnyStore], Iterable[str
         return []
 
 
-T = TypeVar("T")
-Given = TypeVar("Given")
+# --- declaring options
 
-_PLACE = typer.Option(
-    "--data",
-    "-d",
-    envvar="SAWLOG_DATA",
-    show_envvar=True,
-    metavar="DIR|URL",
-    help="The data directory of the store, or its URL on object storage: s3://bucket/store.",
-)
-_DIRECTORY = typer.Option(
-    "--data",
-    "-d",
-    envvar="SAWLOG_DATA",
-    show_envvar=True,
-    metavar="DIR",
-    parser=parse_directory,
-    help="The data directory of the store.",
+
+def option(spec: str, text: str, default: Any = None, **more: Any) -> Any:
+    """Declare an option. `spec` has its names and the metavar of its value. A default of `...` makes it required."""
+    *names, metavar = spec.split()
+    return typer.Option(default, *names, metavar=metavar, help=text, **more)
+
+
+def flag(spec: str, text: str, default: Any = False) -> Any:
+    """Declare a flag; `--apply/--plan` has a name for each value."""
+    return typer.Option(default, *spec.split(), help=text)
+
+
+def argument(metavar: str, text: str, default: Any = None, **more: Any) -> Any:
+    """Declare an argument. A default of `...` makes it required."""
+    return typer.Argument(default, metavar=metavar, help=text, **more)
+
+
+_DATA_HELP = "The data directory of the store, or its URL on object storage: s3://bucket/store."
+_PLACE = option("--data -d DIR|URL", _DATA_HELP, ..., envvar="SAWLOG_DATA")
+_DIRECTORY = option(
+    "--data -d DIR", "The data directory of the store.", ..., envvar="SAWLOG_DATA", parser=parse_directory
 )
 Data = Annotated[str, _PLACE]
 MaybeData = Annotated[str | None, _PLACE]
@@ -85,45 +99,51 @@ DirectoryData = Annotated[Path, _DIRECTORY]
 MaybeDirectoryData = Annotated[Path | None, _DIRECTORY]
 BrokerAt = Annotated[
     str | None,
-    typer.Option(
-        "--broker",
-        "-b",
+    option(
+        "--broker -b HOST:PORT|FILE",
+        "The store's broker, instead of its directory. FILE.toml holds its address and the credentials.",
+        ...,
         envvar="SAWLOG_BROKER",
-        show_envvar=True,
-        metavar="HOST:PORT|FILE",
-        help="The store's broker, instead of its directory. FILE.toml holds its address and the credentials.",
     ),
 ]
-LogDir = Annotated[
-    Path | None,
-    typer.Option("--log", metavar="DIR", help="The directory of one partition, instead of a store."),
-]
+LogDir = Annotated[Path | None, option("--log DIR", "The directory of one partition, instead of a store.", ...)]
 Output = Annotated[
     OutputFormat,
-    typer.Option(
-        "--output",
-        metavar="table|json|ndjson|csv",
-        help="The output format; table is for people, the others are for programs.",
+    option(
+        "--output table|json|ndjson|csv",
+        "The output format; table is for people, the others are for programs.",
+        ...,
         case_sensitive=False,
     ),
 ]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)]
+Topic = Annotated[str, argument("TOPIC", "The topic.", ..., autocompletion=complete_topic)]
 MaybeTopic = Annotated[
-    str | None,
-    typer.Argument(metavar="[TOPIC]", help="The topic.  [default: all topics]", autocompletion=complete_topic),
+    str | None, argument("[TOPIC]", "The topic.  [default: all topics]", ..., autocompletion=complete_topic)
 ]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.", autocompletion=complete_group)]
+Group = Annotated[str, argument("GROUP", "The consumer group.", ..., autocompletion=complete_group)]
 Partitions = Annotated[
-    list[int] | None,
-    typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; can be repeated."),
+    list[int] | None, option("--partition -p N", "Only this partition; can be repeated.", ..., min=0)
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Yes = Annotated[bool, flag("--yes -y", "Do not ask for confirmation.", ...)]
+IsolationLevel = Annotated[
+    Isolation,
+    option(
+        "--isolation committed|uncommitted", "Whether to leave out records of open and aborted Kafka transactions.", ...
+    ),
+]
+
+# --- parsing their values
 
 
-def read_as(reader: Callable[[Given], T], given: Given, option: str) -> T:
-    """Parse an option's value with `reader`; a `ValueError` becomes a usage error that names the option."""
+@overload
+def parsed(option: str, given: None, reader: Callable[[Any], T]) -> None: ...
+@overload
+def parsed(option: str, given: Given, reader: Callable[[Given], T]) -> T: ...
+def parsed(option: str, given: Any, reader: Callable[[Any], Any]) -> Any:
+    """Parse an option's value with `reader`; None if the option was not given. A `ValueError` becomes a usage error
+    that names the option."""
     try:
-        return reader(given)
+        return None if given is None else reader(given)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
@@ -135,8 +155,3 @@ def named_values(given: Iterable[str] | None, option: str, form: str = "NAME=VAL
         if not equals:
             raise typer.BadParameter(f"{pair!r} is not {form}", param_hint=option)
         yield name, value
-
-
-def parsed(option: str, text: str | None, reader: Callable[[str], T]) -> T | None:
-    """Parse an option's value like `read_as`; None if the option was not given."""
-    return None if text is None else read_as(reader, text, option)

@@ -1,4 +1,4 @@
-"""Printing rows: a table for people, or JSON, NDJSON or CSV for programs.
+"""Printing: rows as a table for people, or JSON, NDJSON or CSV for programs.
 
 Data goes to stdout and notes go to stderr, so a pipe contains only data. Every format prints the same rows:
 
@@ -15,6 +15,9 @@ Bytes that are valid UTF-8 are printed as text. Other bytes become `{"base64": "
 cell. Text that starts with that prefix is encoded too, so the prefix is never ambiguous.
 
 All output goes through one buffered stream; `live` rows are flushed one by one.
+
+`confirm` asks before data is deleted; without a terminal the command fails and names the option --yes. `ProgressBar`
+draws on stderr, and only on a terminal.
 """
 
 from __future__ import annotations
@@ -29,9 +32,17 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum
+from enum import Enum
 from itertools import chain, islice
-from typing import Any, BinaryIO
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+import typer
+
+from . import FAILED
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
 
 GAP = 2
 #: A column is not truncated below this width.
@@ -107,13 +118,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False).encode
 Row = Any
 
 
-class OutputFormat(StrEnum):
-    """The output formats."""
-
-    TABLE = "table"
-    JSON = "json"
-    NDJSON = "ndjson"
-    CSV = "csv"
+OutputFormat = Literal["table", "json", "ndjson", "csv"]
 
 
 def note(text: str) -> None:
@@ -180,9 +185,7 @@ def visible(text: str) -> str:
 class Printer:
     """Prints rows in the requested format."""
 
-    def __init__(
-        self, form: OutputFormat = OutputFormat.TABLE, stream: BinaryIO | None = None, width: int | None = None
-    ) -> None:
+    def __init__(self, form: OutputFormat = "table", stream: BinaryIO | None = None, width: int | None = None) -> None:
         self.form = form
         #: The width that a table is fitted to; None is unlimited.
         self.width = width
@@ -194,7 +197,7 @@ class Printer:
     @property
     def for_people(self) -> bool:
         """True if the output is for a person, so that other text may appear between the rows."""
-        return self.form is OutputFormat.TABLE
+        return self.form == "table"
 
     def write(self, data: bytes) -> None:
         self._stream.write(data)
@@ -209,10 +212,10 @@ class Printer:
     def rows(self, rows: Iterable[Row], columns: Sequence[Column], *, live: bool = False, empty: str = "") -> None:
         """Print rows. `live` flushes each row. `empty` is the note of an empty table."""
         printers = {
-            OutputFormat.TABLE: self._table,
-            OutputFormat.JSON: _json_lines,
-            OutputFormat.NDJSON: _ndjson_lines,
-            OutputFormat.CSV: _csv_lines,
+            "table": self._table,
+            "json": _json_lines,
+            "ndjson": _ndjson_lines,
+            "csv": _csv_lines,
         }
         lines = self._table(rows, columns, 0) if live and self.for_people else printers[self.form](rows, columns)
         found, write = False, self._stream.write
@@ -230,16 +233,16 @@ class Printer:
         fields = found
         if dataclasses.is_dataclass(found):
             fields = {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
-        if self.form is OutputFormat.TABLE:
+        if self.for_people:
             known = {column.name: column for column in columns}
             shown = [(known.get(name, Column(name)), value) for name, value in fields.items()]
             width = max((len(_title(column)) for column, _ in shown), default=0)
             for column, value in shown:
                 self.line(f"{self._strong(_title(column).ljust(width))}  {_shown(column, value, cut=False)}".rstrip())
-        elif self.form is OutputFormat.CSV:
+        elif self.form == "csv":
             self.rows([fields], [Column(name) for name in fields])
         else:
-            indent = 2 if self.form is OutputFormat.JSON else None
+            indent = 2 if self.form == "json" else None
             self.line(json.dumps(plain(fields), ensure_ascii=False, indent=indent))
         self.flush()
 
@@ -249,6 +252,18 @@ class Printer:
             note(text)
         else:
             self.item(fields)
+
+    def object_or_rows(self, whole: Row, rows: Iterable[Row], columns: Sequence[Column], *, empty: str = "") -> None:
+        """Print one object as JSON or NDJSON; in the other formats, print rows."""
+        if self.form in ("json", "ndjson"):
+            self.item(whole)
+        else:
+            self.rows(rows, columns, empty=empty)
+
+    def remark(self, text: str) -> None:
+        """Print a note that programs do not need."""
+        if self.for_people:
+            note(text)
 
     def _table(self, rows: Iterable[Row], columns: Sequence[Column], sample_rows: int = _SAMPLE_ROWS) -> Iterator[str]:
         rows = iter(rows)
@@ -342,3 +357,74 @@ def display_width(text: str) -> int:
     from rich.cells import cell_len
 
     return cell_len(text)
+
+
+# --- the terminal
+
+
+def confirm(what: str, yes: bool) -> None:
+    """Return if the user agrees, with `--yes` or at the terminal; otherwise end the command."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"to {what}, give --yes: stdin is not a terminal, so sawlog cannot ask")
+    if not typer.confirm(f"{what}?", err=True):
+        note("cancelled; nothing was changed")
+        raise typer.Exit(FAILED)
+
+
+class ProgressBar:
+    """A progress bar. Without a terminal it only counts. A `total` of None is unknown.
+
+    `quiet` disables drawing, for input that is typed into the same terminal.
+    """
+
+    def __init__(self, title: str, total: int | None, unit: str, *, quiet: bool = False) -> None:
+        self._title, self._total, self._unit = title, total, unit
+        self._quiet = quiet
+        self._bar: RichProgress | None = None
+        self._task: Any = None
+        self.done = 0
+
+    def __enter__(self) -> ProgressBar:
+        if sys.stderr.isatty() and not self._quiet:
+            self._bar = self._start()
+            self._bar.start()
+            self._task = self._bar.add_task(self._title, total=self._total, rate="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, count: int) -> None:
+        """Add `count` to the progress."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.advance(self._task, count)
+
+    def reach(self, done: int, total: int) -> None:
+        """Set the progress, and the total, which may become known only now."""
+        if self._bar is not None:
+            self._bar.update(self._task, total=total)
+        self.advance(done - self.done)
+
+    def _start(self) -> RichProgress:
+        from rich import progress
+        from rich.console import Console
+
+        amount: list[progress.ProgressColumn] = (
+            [progress.DownloadColumn(binary_units=True), progress.TransferSpeedColumn()]
+            if self._unit == "bytes"
+            else [progress.MofNCompleteColumn(), progress.TextColumn(self._unit)]
+        )
+        bar = [progress.BarColumn(), *amount, progress.TimeRemainingColumn()] if self._total is not None else amount
+        return progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}"),
+            *bar,
+            console=Console(stderr=True),
+            transient=True,
+        )

@@ -7,22 +7,20 @@ and prints its report. Spark is imported only when a job starts.
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..display import counted
+from ..display import count_text, counted, size_text, time_text
 from ..store.settings import is_compacted
+from . import CORRUPT, INTERRUPTED
 from .charts import BarChart, Chart, NoPlot, Plot, TimeChart, check_plot, show_charts
-from .codes import CORRUPT, INTERRUPTED
-from .options import DirectoryData, MaybeTopic, Output, Topic, Yes, parsed, read_as
-from .output import Column, OutputFormat, Printer, note
+from .options import DirectoryData, MaybeTopic, Output, Topic, Yes, argument, flag, option, parsed
+from .output import Column, OutputFormat, Printer, ProgressBar, confirm, note
+from .parsing import duration_ms, size_bytes
 from .places import open_directory
 from .program import Command, CommandGroup
-from .terminal import ProgressBar, confirm
-from .units import duration_ms, format_count, format_size, format_time, size_bytes
 
 if TYPE_CHECKING:
     from ..pipelines.rewrite import RewriteParams
@@ -31,9 +29,7 @@ if TYPE_CHECKING:
 
 Every = Annotated[
     str | None,
-    typer.Option(
-        "--every", metavar="TIME", help="Repeat at this interval, such as 30s or 5m, until Ctrl-C.  [default: run once]"
-    ),
+    option("--every TIME", "Repeat at this interval, such as 30s or 5m, until Ctrl-C.  [default: run once]", ...),
 ]
 
 
@@ -68,47 +64,22 @@ pipelines = typer.Typer(
 )
 
 
-class _FileFormat(StrEnum):
-    """The formats that `ingest` reads."""
-
-    AUTO = "auto"
-    TEXT = "text"
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
-class _TableFormat(StrEnum):
-    """The formats that `export` writes."""
-
-    PARQUET = "parquet"
-    DELTA = "delta"
-
-
-class _LakeFormat(StrEnum):
-    """The formats of `table`."""
-
-    DELTA = "delta"
-    ICEBERG = "iceberg"
-    PARQUET = "parquet"
-
-
 #: Columns of the counts and sizes in a report.
 _REPORT_COLUMNS = [
-    Column("records", shown=format_count),
-    Column("records_before", shown=format_count),
-    Column("size_bytes", "size", format_size),
-    Column("size_bytes_before", "size before", format_size),
-    Column("followed", "added meanwhile", format_count),
-    Column("dropped", shown=format_count),
+    Column("records", shown=count_text),
+    Column("records_before", shown=count_text),
+    Column("size_bytes", "size", size_text),
+    Column("size_bytes_before", "size before", size_text),
+    Column("followed", "added meanwhile", count_text),
+    Column("dropped", shown=count_text),
 ]
 _SEGMENT_COLUMNS = [
     Column("topic"),
     Column("partition"),
     Column("segment"),
-    Column("batches", shown=format_count),
-    Column("records", shown=format_count),
-    Column("size_bytes", "size", format_size),
+    Column("batches", shown=count_text),
+    Column("records", shown=count_text),
+    Column("size_bytes", "size", size_text),
     Column("problems", shown=lambda problems: str(len(problems)) if problems else "none"),
 ]
 
@@ -122,52 +93,25 @@ def _show(report: Any, output: OutputFormat) -> None:
 @pipelines.command(cls=Command)
 def ingest(
     topic: Topic,
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A directory, a file, or a pattern such as 'in/*.csv'.")
-    ],
     data: DirectoryData,
-    form: Annotated[
-        _FileFormat,
-        typer.Option(
-            "--format", metavar="auto|text|json|csv|parquet", help="The files' format; auto decides by suffix."
-        ),
-    ] = _FileFormat.AUTO,
-    key: Annotated[
-        str | None, typer.Option("--key", "-k", metavar="COLUMN", help="The column or field with the key.")
-    ] = None,
-    timestamp: Annotated[
-        str | None, typer.Option("--timestamp", metavar="COLUMN", help="The column or field with the timestamp.")
-    ] = None,
-    value: Annotated[
-        str | None,
-        typer.Option(
-            "--value", metavar="COLUMN", help="CSV, Parquet: store this column instead of the whole row as JSON."
-        ),
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            "--schema", metavar="DDL", help="CSV, Parquet: such as 'id int, name string'.  [default: inferred once]"
-        ),
-    ] = None,
-    no_header: Annotated[bool, typer.Option("--no-header", help="CSV: the first line is a row, not a header.")] = False,
-    partitions: Annotated[
-        int,
-        typer.Option(
-            "--partitions", "-P", min=1, metavar="N", help="The number of partitions, if the topic is created."
-        ),
-    ] = 1,
-    compression: Annotated[
-        str | None,
-        typer.Option(
-            "--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.  [default: the topic's setting]"
-        ),
-    ] = None,
-    files: Annotated[
-        int, typer.Option("--files", min=1, metavar="N", help="Store at most N files per transaction.")
-    ] = 1000,
+    source: str = argument("SOURCE", "A directory, a file, or a pattern such as 'in/*.csv'.", ...),
+    form: Literal["auto", "text", "json", "csv", "parquet"] = option(
+        "--format auto|text|json|csv|parquet", "The files' format; auto decides by suffix.", "auto"
+    ),
+    key: str | None = option("--key -k COLUMN", "The column or field with the key."),
+    timestamp: str | None = option("--timestamp COLUMN", "The column or field with the timestamp."),
+    value: str | None = option("--value COLUMN", "CSV, Parquet: store this column instead of the whole row as JSON."),
+    schema: str | None = option(
+        "--schema DDL", "CSV, Parquet: such as 'id int, name string'.  [default: inferred once]"
+    ),
+    no_header: bool = flag("--no-header", "CSV: the first line is a row, not a header."),
+    partitions: int = option("--partitions -P N", "The number of partitions, if the topic is created.", 1, min=1),
+    compression: str | None = option(
+        "--compression CODEC", "none, gzip, snappy, lz4 or zstd.  [default: the topic's setting]"
+    ),
+    files: int = option("--files N", "Store at most N files per transaction.", 1000, min=1),
     every: Every = None,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Copy files into a topic, each file exactly once: text, JSON lines, CSV or Parquet.
 
@@ -188,7 +132,7 @@ def ingest(
         data=str(data),
         topic=topic,
         source=source,
-        format=form.value,
+        format=form,
         key=key,
         timestamp=timestamp,
         value=value,
@@ -205,33 +149,18 @@ def ingest(
 @pipelines.command(cls=Command)
 def export(
     topic: Topic,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The directory to write to.")],
     data: DirectoryData,
-    form: Annotated[
-        _TableFormat, typer.Option("--format", metavar="parquet|delta", help="Parquet files or a Delta table.")
-    ] = _TableFormat.PARQUET,
-    by: Annotated[
-        str, typer.Option("--by", metavar="NAMES", help="Directory levels: topic, partition, date, hour.")
-    ] = "date",
-    json: Annotated[
-        bool, typer.Option("--json", help="Parse values as JSON into the fields of the column value.")
-    ] = False,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            "--schema", metavar="DDL", help="With --json: such as 'id int, name string'.  [default: inferred]"
-        ),
-    ] = None,
-    headers: Annotated[bool, typer.Option("--headers", help="Also write the headers.")] = False,
-    max_records: Annotated[
-        int, typer.Option("--max-records", min=1, metavar="N", help="At most N records per micro-batch.")
-    ] = 500_000,
-    no_compact: Annotated[bool, typer.Option("--no-compact", help="Do not merge small files.")] = False,
-    file_size: Annotated[
-        str, typer.Option("--file-size", metavar="SIZE", help="Merge small files up to this size.")
-    ] = "128MiB",
+    target: str = argument("TARGET", "The directory to write to.", ...),
+    form: Literal["parquet", "delta"] = option("--format parquet|delta", "Parquet files or a Delta table.", "parquet"),
+    by: str = option("--by NAMES", "Directory levels: topic, partition, date, hour.", "date"),
+    json: bool = flag("--json", "Parse values as JSON into the fields of the column value."),
+    schema: str | None = option("--schema DDL", "With --json: such as 'id int, name string'.  [default: inferred]"),
+    headers: bool = flag("--headers", "Also write the headers."),
+    max_records: int = option("--max-records N", "At most N records per micro-batch.", 500_000, min=1),
+    no_compact: bool = flag("--no-compact", "Do not merge small files."),
+    file_size: str = option("--file-size SIZE", "Merge small files up to this size.", "128MiB"),
     every: Every = None,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Write a topic to Parquet files or to a Delta table, each record exactly once.
 
@@ -250,7 +179,7 @@ def export(
         data=str(data),
         topic=topic,
         target=target,
-        format=form.value,
+        format=form,
         by=_names(by),
         json=json,
         schema=schema,
@@ -258,7 +187,7 @@ def export(
         every_s=seconds(every),
         max_records=max_records,
         compact=not no_compact,
-        file_bytes=read_as(size_bytes, file_size, "--file-size"),
+        file_bytes=parsed("--file-size", file_size, size_bytes),
     )
     _show(_run(job, params, "exporting"), output)
 
@@ -267,60 +196,30 @@ def export(
 def table(
     topic: Topic,
     data: DirectoryData,
-    to: Annotated[
-        str,
-        typer.Option("--to", metavar="LAKE", help="The directory for tables; the table gets the topic's name."),
-    ],
-    form: Annotated[
-        _LakeFormat, typer.Option("--format", metavar="delta|iceberg|parquet", help="The format of the table.")
-    ] = _LakeFormat.DELTA,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            "--schema",
-            metavar="SCHEMA",
-            help="Fields of JSON values as columns: 'inferred', DDL such as 'id int, name string', or a file with "
-            "DDL, JSON schema or Avro.",
-        ),
-    ] = None,
-    by: Annotated[str, typer.Option("--by", metavar="NAMES", help="Partition the table by date or by date,hour.")] = "",
-    drop_value: Annotated[
-        bool, typer.Option("--drop-value", help="With --schema: leave out the column value.")
-    ] = False,
-    freshness: Annotated[
-        str | None,
-        typer.Option(
-            "--freshness",
-            metavar="TIME",
-            help="Continue until Ctrl-C; every record is in the table within this time.  [default: run once]",
-        ),
-    ] = None,
-    max_records: Annotated[
-        int, typer.Option("--max-records", min=1, metavar="N", help="At most N records per commit.")
-    ] = 5_000_000,
-    file_size: Annotated[
-        str, typer.Option("--file-size", metavar="SIZE", help="Split files above this size, merge smaller ones.")
-    ] = "128MiB",
-    merge_from: Annotated[
-        int,
-        typer.Option("--merge-from", min=0, metavar="N", help="Merge N small files of a partition; 0: never merge."),
-    ] = 8,
-    keep: Annotated[
-        str, typer.Option("--keep", metavar="TIME", help="Keep merged files for readers of older versions.")
-    ] = "7d",
-    catalog: Annotated[
-        str | None,
-        typer.Option(
-            "--catalog",
-            metavar="NAME",
-            help="Iceberg: a catalog from the pyiceberg configuration, or 'key=value,…'.  [default: LAKE/catalog.db]",
-        ),
-    ] = None,
-    allow_loss: Annotated[
-        bool,
-        typer.Option("--allow-loss", help="Continue even if retention has removed records before they were added."),
-    ] = False,
-    output: Output = OutputFormat.TABLE,
+    to: str = option("--to LAKE", "The directory for tables; the table gets the topic's name.", ...),
+    form: Literal["delta", "iceberg", "parquet"] = option(
+        "--format delta|iceberg|parquet", "The format of the table.", "delta"
+    ),
+    schema: str | None = option(
+        "--schema SCHEMA",
+        "Fields of JSON values as columns: 'inferred', DDL such as 'id int, name string', or a file with "
+        "DDL, JSON schema or Avro.",
+    ),
+    by: str = option("--by NAMES", "Partition the table by date or by date,hour.", ""),
+    drop_value: bool = flag("--drop-value", "With --schema: leave out the column value."),
+    freshness: str | None = option(
+        "--freshness TIME", "Continue until Ctrl-C; every record is in the table within this time.  [default: run once]"
+    ),
+    max_records: int = option("--max-records N", "At most N records per commit.", 5_000_000, min=1),
+    file_size: str = option("--file-size SIZE", "Split files above this size, merge smaller ones.", "128MiB"),
+    merge_from: int = option("--merge-from N", "Merge N small files of a partition; 0: never merge.", 8, min=0),
+    keep: str = option("--keep TIME", "Keep merged files for readers of older versions.", "7d"),
+    catalog: str | None = option(
+        "--catalog NAME",
+        "Iceberg: a catalog from the pyiceberg configuration, or 'key=value,…'.  [default: LAKE/catalog.db]",
+    ),
+    allow_loss: bool = flag("--allow-loss", "Continue even if retention has removed records before they were added."),
+    output: Output = "table",
 ) -> None:
     """Keep a table of a topic up to date, each record exactly once: Delta, Iceberg or Parquet.
 
@@ -339,13 +238,13 @@ def table(
         data=str(data),
         topic=topic,
         to=to,
-        format=form.value,
+        format=form,
         schema=schema,
         by=_names(by),
         drop_value=drop_value,
         freshness_s=seconds(freshness, "--freshness"),
         max_records=max_records,
-        file_bytes=read_as(size_bytes, file_size, "--file-size"),
+        file_bytes=parsed("--file-size", file_size, size_bytes),
         merge_from=merge_from,
         keep_s=seconds(keep, "--keep") or 0.0,
         catalog=catalog,
@@ -355,7 +254,7 @@ def table(
 
 
 @pipelines.command(cls=Command)
-def verify(data: DirectoryData, topic: MaybeTopic = None, output: Output = OutputFormat.TABLE) -> None:
+def verify(data: DirectoryData, topic: MaybeTopic = None, output: Output = "table") -> None:
     """Check every batch of every segment, in parallel.
 
     This is `sawlog verify` for stores that are too large for one process. Exits with 4 if there is damage.
@@ -384,11 +283,9 @@ def verify(data: DirectoryData, topic: MaybeTopic = None, output: Output = Outpu
 def compact(
     topic: Topic,
     data: DirectoryData,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show how many records would be dropped, without changing anything.")
-    ] = False,
+    dry_run: bool = flag("--dry-run", "Show how many records would be dropped, without changing anything."),
     yes: Yes = False,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Rewrite a topic so that it keeps only the last record of each key.
 
@@ -408,8 +305,8 @@ def compact(
     if not dry_run:
         _confirm_compaction(data, topic, yes)
     _rewrite(RewriteParams(str(data), topic, last_only=True, dry_run=dry_run), output)
-    if dry_run and output is OutputFormat.TABLE:
-        note("dry run: nothing was changed")
+    if dry_run:
+        Printer(output).remark("dry run: nothing was changed")
 
 
 def _confirm_compaction(data: Path, topic: str, yes: bool) -> None:
@@ -419,7 +316,7 @@ def _confirm_compaction(data: Path, topic: str, yes: bool) -> None:
     if is_compacted(found.settings):
         return
     policy = found.settings.get("cleanup.policy", "delete")
-    what = f"{counted(found.records, 'record')} ({format_size(found.size_bytes)})"
+    what = f"{counted(found.records, 'record')} ({size_text(found.size_bytes)})"
     confirm(
         f"compact {topic}, whose cleanup.policy is {policy}: of its {what} only the last one of each key is kept", yes
     )
@@ -429,10 +326,8 @@ def _confirm_compaction(data: Path, topic: str, yes: bool) -> None:
 def repartition(
     topic: Topic,
     data: DirectoryData,
-    partitions: Annotated[
-        int, typer.Option("--partitions", "-P", min=1, metavar="N", help="The new number of partitions; more or fewer.")
-    ],
-    output: Output = OutputFormat.TABLE,
+    partitions: int = option("--partitions -P N", "The new number of partitions; more or fewer.", ..., min=1),
+    output: Output = "table",
 ) -> None:
     """Rewrite a topic with a different number of partitions; the records of each key keep their order.
 
@@ -460,18 +355,13 @@ def _rewrite(params: RewriteParams, output: OutputFormat) -> None:
 @pipelines.command(cls=Command)
 def init(
     topic: Topic,
-    target: Annotated[str, typer.Argument(metavar="PROJECT", help="The project's directory; must be new or empty.")],
     data: DirectoryData,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="TOPIC", help="Also write the results to this topic.")
-    ] = None,
-    partitions: Annotated[
-        int,
-        typer.Option(
-            "--partitions", "-P", min=1, metavar="N", help="The number of partitions, if the topic of --to is created."
-        ),
-    ] = 1,
-    output: Output = OutputFormat.TABLE,
+    target: str = argument("PROJECT", "The project's directory; must be new or empty.", ...),
+    to: str | None = option("--to TOPIC", "Also write the results to this topic."),
+    partitions: int = option(
+        "--partitions -P N", "The number of partitions, if the topic of --to is created.", 1, min=1
+    ),
+    output: Output = "table",
 ) -> None:
     """Create a project for Spark's declarative pipelines that reads a topic.
 
@@ -490,7 +380,7 @@ def init(
 
 
 @pipelines.command(cls=Command)
-def script(output: Output = OutputFormat.TABLE) -> None:
+def script(output: Output = "table") -> None:
     """Print the path of the script for spark-submit; its arguments are those of `sawlog pipeline`.
 
     \b
@@ -509,13 +399,13 @@ def script(output: Output = OutputFormat.TABLE) -> None:
 _STATS_COLUMNS = [
     Column("topic"),
     Column("partition", shown=lambda number: "all" if number is None else str(number)),
-    Column("records", shown=format_count),
-    Column("bytes", "keys and values", format_size),
-    Column("size_bytes", "on disk", format_size),
-    Column("keys", "keys (approx.)", format_count),
-    Column("without_key", shown=format_count),
-    Column("oldest", shown=format_time),
-    Column("newest", shown=format_time),
+    Column("records", shown=count_text),
+    Column("bytes", "keys and values", size_text),
+    Column("size_bytes", "on disk", size_text),
+    Column("keys", "keys (approx.)", count_text),
+    Column("without_key", shown=count_text),
+    Column("oldest", shown=time_text),
+    Column("newest", shown=time_text),
 ]
 
 
@@ -523,21 +413,13 @@ _STATS_COLUMNS = [
 def stats(
     data: DirectoryData,
     topic: MaybeTopic = None,
-    every: Annotated[
-        str | None,
-        typer.Option(
-            "--every",
-            metavar="TIME",
-            help="The step of the rates, such as 1m or 1h.  [default: chosen by the time span]",
-        ),
-    ] = None,
-    parquet: Annotated[
-        Path | None,
-        typer.Option("--parquet", metavar="DIR", help="Write partitions.parquet and rates.parquet to this directory."),
-    ] = None,
+    every: str | None = option(
+        "--every TIME", "The step of the rates, such as 1m or 1h.  [default: chosen by the time span]"
+    ),
+    parquet: Path | None = option("--parquet DIR", "Write partitions.parquet and rates.parquet to this directory."),
     plot: Plot = None,
     no_plot: NoPlot = False,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Count records, bytes and distinct keys, and compute rates over time, record by record and in parallel.
 
@@ -552,12 +434,8 @@ def stats(
     params = job.StatsParams(str(data), topic, seconds(every), None if parquet is None else str(parquet))
     report: StatsReport = _run(job, params, "counting")
     printer = Printer(output)
-    if output in (OutputFormat.JSON, OutputFormat.NDJSON):
-        printer.item(report)
-    else:
-        printer.rows(report.partitions, _STATS_COLUMNS, empty="nothing to count: no topics")
-    charts = _charts(report, topic)
-    show_charts(charts, printer, plot, no_plot=no_plot)
+    printer.object_or_rows(report, report.partitions, _STATS_COLUMNS, empty="nothing to count: no topics")
+    show_charts(_charts(report, topic), printer, plot, no_plot=no_plot)
 
 
 def _charts(report: StatsReport, topic: str | None) -> list[Chart]:
@@ -567,7 +445,7 @@ def _charts(report: StatsReport, topic: str | None) -> list[Chart]:
         return []
     one = len({row.topic for row in each}) == 1
     names = [f"partition {row.partition}" if one else f"{row.topic}/{row.partition}" for row in each]
-    bars = BarChart("Records by partition", "records", names, [float(row.records) for row in each], format_count)
+    bars = BarChart("Records by partition", "records", names, [float(row.records) for row in each], count_text)
     if not report.rates:
         return [bars]
     first, step = min(rate.time for rate in report.rates), report.step_ms

@@ -7,24 +7,26 @@ opened without background maintenance. The caller closes what it opened with a `
 from __future__ import annotations
 
 import errno
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from ..addresses import is_address
-from ..errors import CorruptFile, LogNotFound, StorageError
+from ..config import Isolation
+from ..display import size_text
+from ..errors import CorruptFile, InvalidConfig, LogNotFound, StorageError
 from ..log.log import Log
 from ..store.base import Partition
 from ..store.directory.lock_leases import LOCK_TIMEOUT_S
 from ..store.names import GROUPS
 from .output import note
-from .terminal import ask_password
-from .units import format_size
 
 if TYPE_CHECKING:
     from ..broker.remote import RemoteAcls, RemoteGroups, RemoteStore, RemoteTopic, RemoteUsers
@@ -108,8 +110,16 @@ def _connect(broker: str) -> RemoteStore:
 
     if not broker.endswith(".toml"):
         return connect(broker)
-    address, access = read_access(Path(broker), ask_password)
+    address, access = read_access(Path(broker), _ask_password)
     return connect(address, access=access)
+
+
+@cache  # ask once, even if a command connects twice
+def _ask_password(user: str) -> str:
+    """Ask for the password of a connecting user. Stdin may carry data, so only a terminal is asked."""
+    if not sys.stdin.isatty():
+        raise InvalidConfig(f"the password of {user!r} is not known: set password_file, or use a terminal")
+    return str(typer.prompt(f"password of {user}", hide_input=True, err=True))
 
 
 def users_of(store: AnyStore) -> StoredUsers | RemoteUsers:
@@ -130,32 +140,45 @@ def acls_of(store: AnyStore) -> StoredAcls | RemoteAcls:
 
 # --- partitions
 
-Log_co = TypeVar("Log_co", bound=Partition, covariant=True)
-
 #: Long poll while following a broker, which answers as soon as records arrive.
 _LONG_POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class NamedLog(Generic[Log_co]):
-    """One log and its name: the topic and partition, or the directory's name and 0."""
+class NamedLog:
+    """One log at an isolation level, and its name: the topic and partition, or the directory's name and 0."""
 
     topic: str
     partition: int
-    log: Log_co
+    log: Partition
+    isolation: Isolation = "committed"
 
     @property
     def name(self) -> str:
         """The name in messages."""
         return f"{self.topic}/{self.partition}"
 
+    @property
+    def lowest_offset(self) -> int:
+        """First offset of the log."""
+        return self.log.lowest_offset
 
-def note_remote(places: Iterable[NamedLog[Any]]) -> None:
+    @property
+    def next_offset(self) -> int:
+        """End offset at the isolation level."""
+        return self.log.position(isolation=self.isolation)[0]
+
+    def offset_at(self, timestamp: int) -> int:
+        """Return the first offset at or after a time."""
+        return self.log.offset_at(timestamp)
+
+
+def note_remote(places: Iterable[NamedLog]) -> None:
     """Note each log whose oldest segments are only in the replica."""
     for place in places:
         lowest, local = place.log.lowest_offset, getattr(place.log, "_local_offset", 0)
         if lowest < local:
-            size = format_size(place.log._remote_bytes)
+            size = size_text(getattr(place.log, "_remote_bytes", 0))
             note(f"{place.name}: offsets {lowest} to {local - 1} ({size}) are only in the replica")
 
 
@@ -177,20 +200,20 @@ def groups_path(data: str | None) -> Path | None:
 
 
 @contextmanager
-def open_groups_log(data: str | None) -> Iterator[list[NamedLog[Log]]]:
+def open_groups_log(data: str | None) -> Iterator[Log | None]:
     """Open the committed-offsets log for reading, if the store has one."""
     path = groups_path(data)
     if path is None:
-        yield []
+        yield None
         return
     with Log.open(path, mode="r") as log:
-        yield [NamedLog(GROUPS_LOG, 0, log)]
+        yield log
 
 
 class OpenLogs:
     """The open logs that the command line names."""
 
-    def __init__(self, places: Sequence[NamedLog[Partition]], remote: RemoteStore | None = None) -> None:
+    def __init__(self, places: Sequence[NamedLog], remote: RemoteStore | None = None) -> None:
         self.places = places
         self._remote = remote
 
@@ -222,6 +245,8 @@ def open_logs(
     topic: str | None = None,
     partitions: Sequence[int] | None = None,
     broker: str | None = None,
+    *,
+    isolation: Isolation = "committed",
     missing: list[MissingPartition] | None = None,
 ) -> Iterator[OpenLogs]:
     """Open the partitions that the command line names for reading; --log takes precedence over a store from the
@@ -229,7 +254,7 @@ def open_logs(
     if log is not None:
         check_place(data, log, topic)
         with Log.open(log, mode="r") as found:
-            yield OpenLogs([NamedLog(log.resolve().name, 0, found)])
+            yield OpenLogs([NamedLog(log.resolve().name, 0, found, isolation)])
         return
     if data is None and broker is None:
         raise typer.BadParameter(
@@ -239,7 +264,7 @@ def open_logs(
 
     with open_place(data, broker) as store:
         topics = [store.topic(name) for name in (store.topics() if topic is None else [topic])]
-        places = [place for each in topics for place in _logs_of(each, partitions, missing)]
+        places = [place for each in topics for place in _logs_of(each, partitions, isolation, missing)]
         yield OpenLogs(places, None if isinstance(store, Store) else store)
 
 
@@ -261,8 +286,11 @@ class MissingPartition(CorruptFile):
 
 
 def _logs_of(
-    topic: AnyTopic, partitions: Sequence[int] | None, missing: list[MissingPartition] | None
-) -> Iterator[NamedLog[Partition]]:
+    topic: AnyTopic,
+    partitions: Sequence[int] | None,
+    isolation: Isolation,
+    missing: list[MissingPartition] | None,
+) -> Iterator[NamedLog]:
     from ..store.directory.topic import DirectoryTopic
 
     for number in chosen(topic, partitions):
@@ -273,7 +301,7 @@ def _logs_of(
                 raise
             missing.append(error)
         else:
-            yield NamedLog(topic.name, number, log._patient())  # `--follow` polls the end continuously
+            yield NamedLog(topic.name, number, log._patient(), isolation)  # `--follow` polls the end continuously
 
 
 def _log_of(topic: DirectoryTopic, number: int) -> Log:

@@ -10,26 +10,23 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import typer
 
 from .. import schemas
-from ..display import counted
+from ..display import counted, size_text
 from ..errors import DirectoryLocked, InvalidRecord
 from ..schemas.checking import mismatch_reason
 from ..store.directory.lock_leases import LOCK_TIMEOUT_S
 from ..store.partitioner import partition_for
 from ..store.settings import SCHEMA, is_compacted
-from .inputs import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
-from .options import BrokerAt, MaybeData, Output, Topic, named_values
-from .output import OutputFormat, Printer, note
+from .formats import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
+from .options import BrokerAt, MaybeData, Output, Topic, argument, flag, named_values, option
+from .output import OutputFormat, Printer, ProgressBar, note
 from .places import chosen, open_place
-from .terminal import ProgressBar
-from .units import format_size
 
 if TYPE_CHECKING:
     from .places import AnyStore, AnyTopic, Sink
@@ -52,21 +49,8 @@ _NO_KEY = "the topic {} keeps the last record of each key, so every record needs
 _ARROW_COLUMNS = ("value", "key", "timestamp", "headers")
 
 
-class OnError(StrEnum):
-    """Reaction to invalid input."""
-
-    STOP = "stop"
-    SKIP = "skip"
-
-
-class Compression(StrEnum):
-    """Kafka's codecs."""
-
-    NONE = "none"
-    GZIP = "gzip"
-    SNAPPY = "snappy"
-    LZ4 = "lz4"
-    ZSTD = "zstd"
+#: Kafka's codecs.
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 class _Totals:
@@ -79,86 +63,37 @@ class _Totals:
 
 def produce(
     topic: Topic,
-    files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="The files to read; - is stdin.  [default: stdin]")
-    ] = None,
+    files: list[Path] | None = argument("[FILE]...", "The files to read; - is stdin.  [default: stdin]"),
     data: MaybeData = None,
     broker: BrokerAt = None,
-    kind: Annotated[
-        InputFormat | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="KIND",
-            help="The input format, see above.  [default: by the file's suffix, else lines]",
-        ),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key", "-k", metavar="FIELD", help="The field with the key; for lines and file, the key itself."
-        ),
-    ] = None,
-    key_delimiter: Annotated[
-        str | None, typer.Option("--key-delimiter", "-K", metavar="TEXT", help="Split key from value at TEXT.")
-    ] = None,
-    value: Annotated[
-        str | None,
-        typer.Option("--value", metavar="FIELD", help="The field with the value.  [default: the whole object]"),
-    ] = None,
-    timestamp: Annotated[
-        str | None,
-        typer.Option(
-            "--timestamp",
-            metavar="FIELD",
-            help="The field with the timestamp, in ms since 1970 or ISO format.  [default: now]",
-        ),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="KEY=VALUE", help="A header to add to every record; can be repeated."),
-    ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option("--partition", "-p", min=0, metavar="N", help="The partition to write to.  [default: by the key]"),
-    ] = None,
-    compression: Annotated[
-        Compression | None,
-        typer.Option(
-            "--compression",
-            "-z",
-            metavar="CODEC",
-            help="none, gzip, snappy, lz4 or zstd.  [default: the topic's setting]",
-        ),
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, metavar="N", help="Write at most N records per second.")
-    ] = None,
-    empty_is_null: Annotated[
-        bool,
-        typer.Option(
-            "--empty-is-null", "-Z", help="Store an empty value as null, which deletes the key in a compacted topic."
-        ),
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Refuse values that do not match the topic's schema (sawlog.schema).")
-    ] = False,
-    on_error: Annotated[
-        OnError, typer.Option("--on-error", metavar="stop|skip", help="What to do about invalid input.")
-    ] = OnError.STOP,
-    lock_timeout: Annotated[
-        float,
-        typer.Option(
-            "--lock-timeout",
-            min=0.0,
-            metavar="SECONDS",
-            help="How long to wait for a process that has locked a partition and does not accept forwarded appends.",
-        ),
-    ] = LOCK_TIMEOUT_S,
-    create: Annotated[
-        bool, typer.Option("--create", help="Create the topic if it does not exist, with the default settings.")
-    ] = False,
-    output: Output = OutputFormat.TABLE,
+    kind: InputFormat | None = option(
+        "--input -i KIND", "The input format, see above.  [default: by the file's suffix, else lines]"
+    ),
+    key: str | None = option("--key -k FIELD", "The field with the key; for lines and file, the key itself."),
+    key_delimiter: str | None = option("--key-delimiter -K TEXT", "Split key from value at TEXT."),
+    value: str | None = option("--value FIELD", "The field with the value.  [default: the whole object]"),
+    timestamp: str | None = option(
+        "--timestamp FIELD", "The field with the timestamp, in ms since 1970 or ISO format.  [default: now]"
+    ),
+    header: list[str] | None = option("--header -H KEY=VALUE", "A header to add to every record; can be repeated."),
+    partition: int | None = option("--partition -p N", "The partition to write to.  [default: by the key]", min=0),
+    compression: Compression | None = option(
+        "--compression -z CODEC", "none, gzip, snappy, lz4 or zstd.  [default: the topic's setting]"
+    ),
+    rate: float | None = option("--rate N", "Write at most N records per second.", min=0.001),
+    empty_is_null: bool = flag(
+        "--empty-is-null -Z", "Store an empty value as null, which deletes the key in a compacted topic."
+    ),
+    check: bool = flag("--check", "Refuse values that do not match the topic's schema (sawlog.schema)."),
+    on_error: Literal["stop", "skip"] = option("--on-error stop|skip", "What to do about invalid input.", "stop"),
+    lock_timeout: float = option(
+        "--lock-timeout SECONDS",
+        "How long to wait for a process that has locked a partition and does not accept forwarded appends.",
+        LOCK_TIMEOUT_S,
+        min=0.0,
+    ),
+    create: bool = flag("--create", "Create the topic if it does not exist, with the default settings."),
+    output: Output = "table",
 ) -> None:
     """Write records to a topic, from stdin or from files.
 
@@ -191,8 +126,7 @@ def produce(
     if key_delimiter == "":
         raise typer.BadParameter("the delimiter cannot be empty", param_hint="--key-delimiter")
     fields = Fields(key, value, timestamp, key_delimiter)
-    codec = None if compression is None else compression.value
-    options = ProduceOptions(fields, _headers(header), partition, codec, rate, empty_is_null, on_error, check)
+    options = ProduceOptions(fields, _headers(header), partition, compression, rate, empty_is_null, on_error, check)
     sources = [(path, kind or kind_of(path)) for path in _sources(files)]
     for _, each in sources:
         _check(each, options)
@@ -235,7 +169,7 @@ class ProduceOptions:
     compression: str | None
     rate: float | None
     empty_is_null: bool
-    on_error: OnError
+    on_error: str
     check: bool = False
 
     @property
@@ -253,16 +187,16 @@ def _headers(given: list[str] | None) -> tuple[tuple[str, bytes], ...]:
 def _check(kind: InputFormat, options: ProduceOptions) -> None:
     """Reject options that do not apply to this input format, instead of ignoring them."""
     fields = options.fields
-    for option, field in (("--value", fields.value), ("--timestamp", fields.timestamp)):
-        if field is not None and kind in (InputFormat.LINES, InputFormat.FILE, InputFormat.RECORDS):
-            raise typer.BadParameter(f"{kind} has no fields: use it with ndjson, csv or parquet", param_hint=option)
-    if fields.key_delimiter is not None and kind is not InputFormat.LINES:
+    for name, field in (("--value", fields.value), ("--timestamp", fields.timestamp)):
+        if field is not None and kind in ("lines", "file", "records"):
+            raise typer.BadParameter(f"{kind} has no fields: use it with ndjson, csv or parquet", param_hint=name)
+    if fields.key_delimiter is not None and kind != "lines":
         raise typer.BadParameter(f"only for --input lines, not {kind}", param_hint="--key-delimiter")
-    if fields.key is not None and kind is InputFormat.RECORDS:
+    if fields.key is not None and kind == "records":
         raise typer.BadParameter("--input records already contains the keys", param_hint="--key")
-    if options.compression is not None and kind is InputFormat.FILE:
+    if options.compression is not None and kind == "file":
         raise typer.BadParameter("--input file is streamed without compression", param_hint="--compression")
-    if options.check and kind is InputFormat.FILE:
+    if options.check and kind == "file":
         raise typer.BadParameter("--input file is streamed without being parsed", param_hint="--check")
 
 
@@ -276,9 +210,9 @@ def _produce_from(
 ) -> None:
     """Produce the content of one file, or of stdin."""
     with _opened(path) as (stream, size):
-        if kind is InputFormat.FILE:
+        if kind == "file":
             _stream_one(topic, stream, size, options, done, quiet=_is_typed(path))
-        elif kind is InputFormat.PARQUET and not options.single:
+        elif kind == "parquet" and not options.single:
             _append_tables(topic, stream, options.partition, done)
         else:
             entries = read_input(kind, stream, options.fields)
@@ -334,7 +268,7 @@ def _append_all(
             bad = each if isinstance(each, BadInput) else _append_one(sink, each, options)
             if bad is not None:
                 error = BadInput(bad.where, bad.reason, f"{source}, {bad.unit}")
-                if options.on_error is OnError.STOP:
+                if options.on_error == "stop":
                     raise error
                 done.skipped += 1
                 note(f"skipped {error}")
@@ -405,6 +339,6 @@ def _stream_one(
 def _report(topic: str, done: _Totals, output: OutputFormat) -> None:
     seconds = monotonic() - done.began
     skipped = f", {done.skipped:,} skipped" if done.skipped else ""
-    stored = f"{counted(done.records, 'record')} to {topic}, {format_size(done.size_bytes)}{skipped}"
+    stored = f"{counted(done.records, 'record')} to {topic}, {size_text(done.size_bytes)}{skipped}"
     fields = {"topic": topic, "records": done.records, "size_bytes": done.size_bytes, "skipped": done.skipped}
     Printer(output).outcome(f"{stored}, {seconds:.2f} s", {**fields, "seconds": round(seconds, 3)})

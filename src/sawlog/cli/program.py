@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .codes import EXIT_CODES
+from . import EXIT_CODES
 
 #: Summary, module and attribute of each command, in the order of the help.
 COMMANDS = {

@@ -1,70 +1,74 @@
-"""`sawlog read`: print a range of records to stdout or a file, and optionally follow new ones."""
+"""`sawlog read`: print a range of records to stdout or a file, and optionally follow new ones.
+
+With --group, the command reads the records that a group has not consumed yet, and commits the printed ones. With -d it
+joins the group and shares the partitions with the other members. Through a broker it does not join: it reads all
+partitions from the committed offsets, and refuses a group that has members. It commits about once a second, whenever it
+runs out of records, and at the end, each time after flushing its output. If it is killed or interrupted, the next run
+may print some records again, but it never skips one.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from ..batch.kernel import Record
-from ..display import counted
-from ..errors import CorruptBatch
-from .codes import CORRUPT
+from ..clock import Deadline
+from ..config import Isolation
+from ..display import counted, time_text
+from ..errors import CorruptBatch, GroupActive, GroupNotFound, OffsetOutOfRange
+from . import CORRUPT
 from .formats import RecordFormat, compile_format
-from .offsets import EVERYTHING, Span, parse, resolve
-from .options import BrokerAt, LogDir, MaybeData, Partitions, complete_group, complete_topic, parsed, read_as
-from .output import Column, OutputFormat, Printer, note
-from .places import open_logs
-from .reading import (
-    GroupReader,
-    PartitionRecord,
-    ReadablePartition,
-    Start,
-    committing,
-    open_group_reader,
-    readable,
-    records,
+from .options import (
+    BrokerAt,
+    IsolationLevel,
+    LogDir,
+    MaybeData,
+    Partitions,
+    argument,
+    complete_group,
+    complete_topic,
+    flag,
+    option,
+    parsed,
 )
-from .units import format_time
+from .output import Column, OutputFormat, Printer, note
+from .parsing import EVERYTHING, Span, parse, resolve
+from .places import NamedLog, OpenLogs, open_any, open_logs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..store.consumer import Consumer
+    from ..store.directory.topic import DirectoryTopic
+    from ..store.objects.topic import ObjectTopic
 
-class IsolationLevel(StrEnum):
-    """Visibility of transactional records."""
+#: Poll interval of a follower: doubled up to the second value while no records arrive.
+_POLL_S, _POLL_MOST_S = 0.005, 0.1
 
-    COMMITTED = "committed"
-    UNCOMMITTED = "uncommitted"
-
-
-#: The option --isolation of `read` and `sql`.
-IsolationOption = Annotated[
-    IsolationLevel,
-    typer.Option(
-        "--isolation",
-        metavar="committed|uncommitted",
-        help="Whether to leave out records of open and aborted Kafka transactions.",
-    ),
-]
-
-
+Start = Literal["earliest", "latest"]
 #: Start position of a new group, by the value of --offset.
 _STARTS: dict[str, Start] = {"start": "earliest", "end": "latest"}
+
+#: A record and its partition.
+PartitionRecord = tuple[NamedLog, Record]
+#: Returns the half-open range of offsets to read from a partition.
+Range = Callable[[NamedLog], tuple[int, int]]
 
 _COLUMNS = [
     Column("topic"),
     Column("partition"),
     Column("offset"),
-    Column("timestamp", "time", format_time),
+    Column("timestamp", "time", time_text),
     Column("key"),
     Column("value"),
     Column(
@@ -77,56 +81,32 @@ _COLUMNS = [
 
 
 def read(
-    topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)
-    ] = None,
+    topic: str | None = argument("TOPIC", "The topic.", autocompletion=complete_topic),
     data: MaybeData = None,
     broker: BrokerAt = None,
     log: LogDir = None,
-    offset: Annotated[
-        str, typer.Option("--offset", "-o", metavar="OFFSET", help="The range to read from each partition, see above.")
-    ] = "start",
+    offset: str = option("--offset -o OFFSET", "The range to read from each partition, see above.", "start"),
     partition: Partitions = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=0, max=2**62, metavar="N", help="Stop after N records.")
-    ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", "-f", metavar="FORMAT", help="The format of each record, see above.")
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the values only, with nothing between them.")] = False,
-    grep: Annotated[
-        str | None,
-        typer.Option(
-            "--grep", metavar="REGEX", help="Print only records whose value, key or headers match; (?i) ignores case."
-        ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            "-g",
-            metavar="GROUP",
-            autocompletion=complete_group,
-            help="Print only records that this consumer group has not read yet, and commit them.",
-        ),
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-F", help="Wait for new records until Ctrl-C.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write to this file; .parquet writes Parquet.")
-    ] = None,
-    isolation: IsolationOption = IsolationLevel.COMMITTED,
-    skip_damage: Annotated[
-        bool, typer.Option("--skip-damage", help="Continue after damage; still exits with 4.")
-    ] = False,
-    output: Annotated[
-        OutputFormat | None,
-        typer.Option(
-            "--output",
-            metavar="table|json|ndjson|csv",
-            help="Print whole records in this format.  [default: values only, one per line]",
-            case_sensitive=False,
-        ),
-    ] = None,
+    count: int | None = option("--count -n N", "Stop after N records.", min=0, max=2**62),
+    form: str | None = option("--format -f FORMAT", "The format of each record, see above."),
+    raw: bool = flag("--raw", "Print the values only, with nothing between them."),
+    grep: str | None = option(
+        "--grep REGEX", "Print only records whose value, key or headers match; (?i) ignores case."
+    ),
+    group: str | None = option(
+        "--group -g GROUP",
+        "Print only records that this consumer group has not read yet, and commit them.",
+        autocompletion=complete_group,
+    ),
+    follow: bool = flag("--follow -F", "Wait for new records until Ctrl-C."),
+    out: Path | None = option("--out FILE", "Write to this file; .parquet writes Parquet."),
+    isolation: IsolationLevel = "committed",
+    skip_damage: bool = flag("--skip-damage", "Continue after damage; still exits with 4."),
+    output: OutputFormat | None = option(
+        "--output table|json|ndjson|csv",
+        "Print whole records in this format.  [default: values only, one per line]",
+        case_sensitive=False,
+    ),
 ) -> None:
     """Print the records of a topic: all, the last N, a range, or everything since a time.
 
@@ -171,23 +151,22 @@ def read(
         raise typer.BadParameter("give a topic, or the directory of one partition with --log", param_hint="TOPIC")
     if group is not None:
         _check_group(log, offset, partition, out, skip_damage)
-    span = read_as(parse, offset, "--offset")
+    span = parsed("--offset", offset, parse)
     pattern = parsed("--grep", grep, _pattern)
     printing = _format(form, raw, output, out)
     if group is not None and topic is not None:
-        reader = open_group_reader(data, broker, topic, group, _STARTS[offset], isolation.value)
+        reader = _open_group_reader(data, broker, topic, group, _STARTS[offset], isolation)
         with reader as opened_group, _printer(output, out) as printer:
             _print_as_group(opened_group, pattern, count, printer, printing, follow)
         return
     damage: list[str] = []
-    with open_logs(data, log, topic, partition, broker) as opened:
-        places = readable(opened, isolation.value)
-        found = partial(records, opened, places, partial(resolve, span), damage=damage if skip_damage else None)
+    with open_logs(data, log, topic, partition, broker, isolation=isolation) as opened:
+        found = partial(_records, opened, partial(resolve, span), damage=damage if skip_damage else None)
         if out is not None and out.suffix == ".parquet":
             if follow:
                 raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
             if pattern is None and not skip_damage:
-                batches = _stored_batches(places, span)
+                batches = _stored_batches(opened.places, span)
             else:
                 batches = _built_batches(_chosen(found(), span, pattern, count))
             _write_parquet(out, batches, count)
@@ -213,7 +192,7 @@ def _print_as_group(
         printer.flush()
         group.commit()
 
-    found = committing(group.found(settle if follow else None), settle)
+    found = _committing(group.found(settle if follow else None), settle)
     try:
         _print(_chosen(found, EVERYTHING, pattern, count), printer, printing, follow)
     except CorruptBatch:
@@ -265,16 +244,16 @@ def _format(form: str | None, raw: bool, output: OutputFormat | None, out: Path 
         raise typer.BadParameter("a Parquet file has its own format: leave out --format, --raw and --output")
     if output is not None:
         return None
-    return read_as(compile_format, "%v" if raw else "%v\\n" if form is None else form, "--format")
+    return parsed("--format", "%v" if raw else "%v\\n" if form is None else form, compile_format)
 
 
 @contextmanager
 def _printer(output: OutputFormat | None, out: Path | None) -> Iterator[Printer]:
     if out is None:
-        yield Printer(output or OutputFormat.NDJSON)
+        yield Printer(output or "ndjson")
         return
     with out.open("wb") as stream:
-        yield Printer(output or OutputFormat.NDJSON, stream)
+        yield Printer(output or "ndjson", stream)
 
 
 def _print(found: Iterator[PartitionRecord], printer: Printer, printing: RecordFormat | None, follow: bool) -> None:
@@ -291,6 +270,178 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
     if pattern.search(record.value or b"") or pattern.search(record.key or b""):
         return True
     return any(pattern.search(key.encode()) or pattern.search(value or b"") for key, value in record.headers)
+
+
+# --- records of ranges, and new ones
+
+
+def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> Iterator[PartitionRecord]:
+    """Yield the records of one partition. If `damage` is a list, append errors to it and continue after damage."""
+    while start < end:
+        try:
+            for record in place.log.scan(start, end, isolation=place.isolation):
+                yield place, record
+                start = record.offset + 1
+            return
+        except OffsetOutOfRange as error:
+            if error.lowest <= start:
+                raise
+            note(f"{place.name}: offsets {start} to {error.lowest - 1} were removed before they could be read")
+            start = error.lowest
+        except CorruptBatch as error:
+            if damage is None or error.next_offset is None or error.next_offset <= start:
+                raise
+            damage.append(str(error))
+            note(f"{place.name}: {error}")
+            start = error.next_offset
+
+
+def _records(
+    opened: OpenLogs, wanted: Range, idle: Callable[[], None] | None = None, damage: list[str] | None = None
+) -> Iterator[PartitionRecord]:
+    """Yield the records of a range, partition by partition. If `idle` is given, then yield new records as they arrive,
+    calling `idle` before each wait."""
+    positions: list[tuple[int, int]] = []  # next offset and leader epoch of each partition
+    for place in opened.places:
+        epoch = place.log.leader_epoch
+        start, end = wanted(place)
+        end = max(start, min(end, place.next_offset))  # an open transaction ends the range, and a follower waits for it
+        yield from _scan(place, start, end, damage)
+        positions.append((end, epoch))
+    if idle is None:
+        return
+    wait = _POLL_S
+    while True:
+        came = False
+        for number, place in enumerate(opened.places):
+            now = place.log.position(isolation=place.isolation)
+            reached = positions[number][0]
+            kept = place.log.epoch_end(positions[number][1])
+            if kept < reached:
+                note(f"{place.name}: offsets from {kept} on were truncated; continuing there")
+                reached = kept
+            if now[0] > reached:
+                came = True
+                yield from _scan(place, reached, now[0], damage)
+            if now[0] != reached or kept < positions[number][0]:
+                positions[number] = now
+        if came:
+            wait = _POLL_S
+            continue
+        idle()
+        opened.wait([offset for offset, _ in positions], wait)
+        wait = min(2 * wait, _POLL_MOST_S)
+
+
+# --- as a member of a group
+
+#: Interval of commits while records keep coming.
+_COMMIT_S = 1.0
+#: Topic and partition number.
+TopicPartition = tuple[str, int]
+
+
+class MemberReader:
+    """Reads the records that a group has not consumed, as a member of the group."""
+
+    def __init__(self, consumer: Consumer, topic: DirectoryTopic | ObjectTopic) -> None:
+        self._consumer, self._topic = consumer, topic
+        self._places: dict[int, NamedLog] = {}
+
+    def found(self, idle: Callable[[], None] | None) -> Iterator[PartitionRecord]:
+        """Yield the records up to the end. With `idle`, also yield later records, and call `idle` before each wait."""
+        wait = _POLL_S
+        for cursor in self._consumer._feed(drain=idle is None):
+            if cursor is not None:
+                wait = _POLL_S
+                for record in cursor:
+                    yield self._place(record.partition), record
+            elif idle is not None:
+                idle()
+                time.sleep(wait)
+                wait = min(2 * wait, _POLL_MOST_S)
+        if not self._consumer.assignment:
+            note("other members of the group have all partitions; --follow waits until one leaves")
+
+    def _place(self, number: int) -> NamedLog:
+        if number not in self._places:
+            self._places[number] = NamedLog(self._topic.name, number, self._topic.partition(number))
+        return self._places[number]
+
+    def commit(self) -> None:
+        """Commit every record that was yielded."""
+        self._consumer.commit()
+
+
+class BrokerReader:
+    """Reads the records that a group has not consumed, through a broker and without joining the group."""
+
+    def __init__(self, opened: OpenLogs, group: str, start: Start) -> None:
+        self._opened, self._group, self._start = opened, group, start
+        self._groups = opened.groups
+        self._committed = self._look()
+        self._reached: dict[TopicPartition, int] = {}
+
+    def _look(self) -> dict[TopicPartition, int]:
+        """Return the group's committed offsets. Raises `GroupActive` if the group has members."""
+        try:
+            about = self._groups.describe(self._group)
+        except GroupNotFound:
+            return {}
+        if about.members:
+            raise GroupActive(
+                f"the group {self._group!r} has {counted(len(about.members), 'member')} reading its partitions; with "
+                "-b a group can be read only while it has none"
+            )
+        return {(row.topic, row.partition): row.committed for row in about.rows if row.committed is not None}
+
+    def found(self, idle: Callable[[], None] | None) -> Iterator[PartitionRecord]:
+        for place, record in _records(self._opened, self._range, idle):
+            self._reached[place.topic, place.partition] = record.offset + 1
+            yield place, record
+
+    def _range(self, place: NamedLog) -> tuple[int, int]:
+        end = place.next_offset
+        start = self._committed.get((place.topic, place.partition))
+        if start is None:
+            start = place.lowest_offset if self._start == "earliest" else end
+            self._reached[place.topic, place.partition] = start  # committed even if no record is read
+        return start, max(start, end)
+
+    def commit(self) -> None:
+        if self._reached:
+            self._groups.commit(self._group, self._reached)
+            self._reached = {}
+
+
+GroupReader = MemberReader | BrokerReader
+
+
+@contextmanager
+def _open_group_reader(
+    data: str | None, broker: str | None, topic: str, group: str, start: Start, isolation: Isolation
+) -> Iterator[GroupReader]:
+    """Read a topic as this group. A group without committed offsets begins at `start`."""
+    if broker is None and data is not None:
+        with open_any(data, "w") as store:
+            into = store.topic(topic)
+            with store.consumer(
+                group, topic, start=start, auto_commit_ms=None, isolation=isolation, member="sawlog read"
+            ) as consumer:
+                yield MemberReader(consumer, into)
+        return
+    with open_logs(data, None, topic, None, broker, isolation=isolation) as opened:
+        yield BrokerReader(opened, group, start)
+
+
+def _committing(found: Iterator[PartitionRecord], settle: Callable[[], None]) -> Iterator[PartitionRecord]:
+    """Pass the records through, and flush and commit the printed ones about once a second."""
+    due = Deadline(_COMMIT_S)
+    for each in found:
+        yield each
+        if due.passed:
+            settle()
+            due = Deadline(_COMMIT_S)
 
 
 # --- Parquet
@@ -328,7 +479,7 @@ def _write_parquet(out: Path, batches: Iterator[pa.RecordBatch], count: int | No
     note(f"{out}: {counted(written, 'record')}")
 
 
-def _stored_batches(places: list[ReadablePartition], span: Span) -> Iterator[pa.RecordBatch]:
+def _stored_batches(places: Sequence[NamedLog], span: Span) -> Iterator[pa.RecordBatch]:
     """Yield the records as Arrow batches without decoding them one by one, with `partition` as the first column."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -353,7 +504,7 @@ def _built_batches(found: Iterator[PartitionRecord]) -> Iterator[pa.RecordBatch]
         yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
 
 
-def _arrow_row(place: ReadablePartition, record: Record) -> dict[str, Any]:
+def _arrow_row(place: NamedLog, record: Record) -> dict[str, Any]:
     headers = [{"key": key, "value": value} for key, value in record.headers]
     return {
         "partition": place.partition,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -28,11 +29,10 @@ from ..broker.security.authorizer import sorted_bindings
 from ..broker.security.mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Salted
 from ..display import counted
 from ..errors import InvalidConfig
-from .options import BrokerAt, MaybeData, Output, Yes, complete_group, complete_topic, read_as
-from .output import Column, OutputFormat, Printer, note
+from .options import BrokerAt, MaybeData, Output, Yes, complete_group, complete_topic, flag, option, parsed
+from .output import Column, Printer, confirm, note
 from .places import acls_of, open_place, users_of
 from .program import Command, CommandGroup
-from .terminal import confirm, new_password
 
 users = typer.Typer(help="Add, list and delete users of the broker.", cls=CommandGroup, rich_markup_mode=None)
 
@@ -44,30 +44,21 @@ def add_user(
     name: Name,
     data: MaybeData = None,
     broker: BrokerAt = None,
-    password_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--password-file",
-            metavar="FILE",
-            help="A file that contains the password; - is stdin.  [default: ask, or stdin if it is not a terminal]",
-        ),
-    ] = None,
-    mechanism: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--mechanism", "-m", metavar="NAME", help="SCRAM-SHA-256 or SCRAM-SHA-512; can be repeated. [default: both]"
-        ),
-    ] = None,
-    iterations: Annotated[
-        int,
-        typer.Option(
-            min=MIN_ITERATIONS,
-            max=MAX_ITERATIONS,
-            metavar="N",
-            help="The iteration count, which makes guessing passwords expensive.",
-        ),
-    ] = MAX_ITERATIONS,
-    output: Output = OutputFormat.TABLE,
+    password_file: Path | None = option(
+        "--password-file FILE",
+        "A file that contains the password; - is stdin.  [default: ask, or stdin if it is not a terminal]",
+    ),
+    mechanism: list[str] | None = option(
+        "--mechanism -m NAME", "SCRAM-SHA-256 or SCRAM-SHA-512; can be repeated. [default: both]"
+    ),
+    iterations: int = option(
+        "--iterations N",
+        "The iteration count, which makes guessing passwords expensive.",
+        MAX_ITERATIONS,
+        min=MIN_ITERATIONS,
+        max=MAX_ITERATIONS,
+    ),
+    output: Output = "table",
 ) -> None:
     """Add a user, or change an existing user's password.
 
@@ -84,7 +75,7 @@ def add_user(
         if each not in MECHANISMS:
             raise typer.BadParameter(f"{' or '.join(sorted(MECHANISMS))}, not {each!r}", param_hint="--mechanism")
     chosen = sorted(set(mechanism or MECHANISMS))
-    password = new_password(name, password_file)
+    password = _new_password(name, password_file)
     with open_place(data, broker, "w", create=True) as store:
         users = users_of(store)
         existed = name in users.list()
@@ -94,7 +85,7 @@ def add_user(
 
 
 @users.command("list", cls=Command)
-def list_users(data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
+def list_users(data: MaybeData = None, broker: BrokerAt = None, output: Output = "table") -> None:
     """List the users and their authentication mechanisms.
 
     \b
@@ -115,7 +106,7 @@ def list_users(data: MaybeData = None, broker: BrokerAt = None, output: Output =
 
 @users.command("delete", cls=Command)
 def delete_user(
-    name: Name, data: MaybeData = None, broker: BrokerAt = None, yes: Yes = False, output: Output = OutputFormat.TABLE
+    name: Name, data: MaybeData = None, broker: BrokerAt = None, yes: Yes = False, output: Output = "table"
 ) -> None:
     """Delete a user. Open connections stay authenticated until they close. Asks for confirmation unless --yes is given.
 
@@ -127,6 +118,21 @@ def delete_user(
     with open_place(data, broker, "w") as store:
         users_of(store).delete(name)
     Printer(output).outcome(f"{name}: deleted", {"user": name, "deleted": True})
+
+
+def _new_password(user: str, file: Path | None) -> str:
+    """Read a user's new password from a file, else twice from the terminal, else from the first line of stdin; never
+    from the command line, where every user of the machine could read it."""
+    if file is not None and str(file) != "-":
+        from ..broker.security.tls import read_password
+
+        return read_password(file)
+    if file is None and sys.stdin.isatty():
+        return str(typer.prompt(f"new password of {user}", hide_input=True, confirmation_prompt=True, err=True))
+    line = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
+    if not line:
+        raise typer.BadParameter("stdin has no password in its first line", param_hint="--password-file")
+    return line
 
 
 acls = typer.Typer(
@@ -184,27 +190,18 @@ _RULE_COLUMNS = [
 def add_rules(
     data: MaybeData = None,
     broker: BrokerAt = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option("--allow", metavar="User:NAME", help="A principal to allow; User:* is everyone. Repeatable."),
-    ] = None,
-    deny: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--deny", metavar="User:NAME", help="A principal to deny, regardless of what other rules allow. Repeatable."
-        ),
-    ] = None,
+    allow: list[str] | None = option("--allow User:NAME", "A principal to allow; User:* is everyone. Repeatable."),
+    deny: list[str] | None = option(
+        "--deny User:NAME", "A principal to deny, regardless of what other rules allow. Repeatable."
+    ),
     operation: Operations = None,
     topic: Topics = None,
     group: Groups = None,
     transactional_id: TransactionalIds = None,
     cluster: IsCluster = False,
     prefixed: IsPrefixed = False,
-    host: Annotated[
-        list[str] | None,
-        typer.Option("--host", metavar="ADDRESS", help="Only from this IP address. Repeatable.  [default: any]"),
-    ] = None,
-    output: Output = OutputFormat.TABLE,
+    host: list[str] | None = option("--host ADDRESS", "Only from this IP address. Repeatable.  [default: any]"),
+    output: Output = "table",
 ) -> None:
     """Add rules, one for each combination of principal, operation, resource and host.
 
@@ -226,20 +223,20 @@ def add_rules(
     """
     operations = _operations(operation)
     resources = _resources(topic, group, transactional_id, cluster)
-    people = [(Permission.ALLOW, read_as(_user, each, "--allow")) for each in allow or ()]
-    people += [(Permission.DENY, read_as(_user, each, "--deny")) for each in deny or ()]
-    for given, option in ((people, "--allow"), (operations, "--operation"), (resources, "--topic")):
+    people = [(Permission.ALLOW, parsed("--allow", each, _user)) for each in allow or ()]
+    people += [(Permission.DENY, parsed("--deny", each, _user)) for each in deny or ()]
+    for given, needed in ((people, "--allow"), (operations, "--operation"), (resources, "--topic")):
         if not given:
-            raise typer.BadParameter(_MISSING[option], param_hint=option)
+            raise typer.BadParameter(_MISSING[needed], param_hint=needed)
     _check_operations(operations, resources)
-    hosts = [read_as(_address, each, "--host") for each in host or [EVERY]]
+    hosts = [parsed("--host", each, _address) for each in host or [EVERY]]
     made = list(dict.fromkeys(_bindings(people, resources, operations, hosts, prefixed)))
     with open_place(data, broker, "w") as store:
         rules = acls_of(store)
         before = frozenset(rules.find(Filter()))
         rules.add(made)
     Printer(output).rows([each.fields for each in made], _RULE_COLUMNS)
-    if output is OutputFormat.TABLE:
+    if output == "table":
         old = len(before.intersection(made))
         note(f"added {counted(len(made) - old, 'rule')}" + (f"; {old} existed already" if old else ""))
         if not before:
@@ -258,7 +255,7 @@ def list_rules(
     group: Groups = None,
     transactional_id: TransactionalIds = None,
     cluster: IsCluster = False,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """List all rules, or only the rules for a topic, a group or a principal.
 
@@ -284,18 +281,16 @@ def delete_rules(
     data: MaybeData = None,
     broker: BrokerAt = None,
     principal: OnlyPrincipal = None,
-    permission: Annotated[
-        str | None, typer.Option("--permission", metavar="allow|deny", help="Only rules that allow, or that deny.")
-    ] = None,
+    permission: str | None = option("--permission allow|deny", "Only rules that allow, or that deny."),
     operation: Operations = None,
     topic: Topics = None,
     group: Groups = None,
     transactional_id: TransactionalIds = None,
     cluster: IsCluster = False,
     prefixed: IsPrefixed = False,
-    every: Annotated[bool, typer.Option("--all", help="Delete all rules, which allows every operation again.")] = False,
+    every: bool = flag("--all", "Delete all rules, which allows every operation again."),
     yes: Yes = False,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Delete rules. Asks for confirmation unless --yes is given.
 
@@ -325,7 +320,7 @@ def delete_rules(
         with open_place(data, broker, "w") as store:
             found = _joined(acls_of(store).delete(wanted))
     Printer(output).rows([each.fields for each in found], _RULE_COLUMNS, empty="no rules match; nothing was deleted")
-    if output is OutputFormat.TABLE and found:
+    if output == "table" and found:
         note(f"deleted {counted(len(found), 'rule')}")
         if not left:
             note("no rules are left: every operation is allowed")
@@ -365,7 +360,7 @@ def _user(text: str) -> str:
 
 
 def _operations(given: list[str] | None) -> list[Operation]:
-    found = [read_as(lambda text: parse(Operation, text), each, "--operation") for each in given or ()]
+    found = [parsed("--operation", each, lambda text: parse(Operation, text)) for each in given or ()]
     if Operation.ANY in found:
         raise typer.BadParameter("any is not an operation; all stands for every one", param_hint="--operation")
     return found
@@ -417,7 +412,7 @@ def _filters(
     """Return one filter for each combination."""
     kind = Permission.ANY
     if permission is not None:
-        kind = read_as(lambda text: _allow_or_deny(parse(Permission, text)), permission, "--permission")
+        kind = parsed("--permission", permission, lambda text: _allow_or_deny(parse(Permission, text)))
     places: list[tuple[Resource, str | None, Pattern]] = [
         (resource, name, Pattern.LITERAL if _is_single(resource, name) else pattern) for resource, name in resources
     ] or [(Resource.ANY, None, Pattern.ANY)]

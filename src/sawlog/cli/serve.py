@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,7 +17,7 @@ from ..addresses import is_address
 from ..clock import Stopwatch
 from ..display import counted
 from . import DEFAULT_GC_THRESHOLDS
-from .options import named_values, read_as
+from .options import flag, named_values, option, parsed
 from .places import check_directory
 
 if TYPE_CHECKING:
@@ -41,56 +41,29 @@ class _JsonLines(logging.Formatter):
 
 
 def serve(
-    data: Annotated[
-        str,
-        typer.Option(
-            "--data",
-            "-d",
-            envvar="SAWLOG_DATA",
-            show_envvar=True,
-            metavar="DIR|URL",
-            help="The store: a directory, or a URL such as s3://bucket/store.",
-        ),
-    ],
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            "--listen", "-l", metavar="HOST:PORT", help="The address to listen on.  [default: 127.0.0.1:9092]"
-        ),
-    ] = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="The address that clients connect to, if it differs from --listen."),
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve /metrics (Prometheus), /healthz and /readyz on this address."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", exists=True, dir_okay=False, help="A TOML file with broker settings."),
-    ] = None,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Partition count of topics that are created without one.")
-    ] = None,
-    auto_create: Annotated[
-        bool | None,
-        typer.Option(
-            "--auto-create/--no-auto-create", help="Create missing topics when a client uses them.  [default: yes]"
-        ),
-    ] = None,
-    allow_anonymous: Annotated[
-        bool,
-        typer.Option("--allow-anonymous", help="Accept connections from other machines without authentication."),
-    ] = False,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other broker setting; can be repeated."),
-    ] = None,
-    log_format: Annotated[
-        str, typer.Option(metavar="text|json", help="The format of log messages on stderr.")
-    ] = "text",
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also log what is created and deleted.")] = False,
+    data: str = option(
+        "--data -d DIR|URL",
+        "The store: a directory, or a URL such as s3://bucket/store.",
+        ...,
+        envvar="SAWLOG_DATA",
+        show_envvar=True,
+    ),
+    listen: str | None = option("--listen -l HOST:PORT", "The address to listen on.  [default: 127.0.0.1:9092]"),
+    advertise: str | None = option(
+        "--advertise HOST:PORT", "The address that clients connect to, if it differs from --listen."
+    ),
+    metrics: str | None = option(
+        "--metrics HOST:PORT", "Serve /metrics (Prometheus), /healthz and /readyz on this address."
+    ),
+    config: Path | None = option("--config FILE", "A TOML file with broker settings.", exists=True, dir_okay=False),
+    partitions: int | None = option("--partitions N", "Partition count of topics that are created without one.", min=1),
+    auto_create: bool | None = option(
+        "--auto-create/--no-auto-create", "Create missing topics when a client uses them.  [default: yes]"
+    ),
+    allow_anonymous: bool = flag("--allow-anonymous", "Accept connections from other machines without authentication."),
+    set_: list[str] | None = option("--set NAME=VALUE", "Any other broker setting; can be repeated."),
+    log_format: str = option("--log-format text|json", "The format of log messages on stderr.", "text"),
+    verbose: bool = flag("--verbose -v", "Also log what is created and deleted."),
 ) -> None:
     """Serve the store to Kafka clients in any language, until SIGTERM or Ctrl-C.
 
@@ -139,10 +112,10 @@ def _config(file: Path | None, flags: Iterable[tuple[str, str, object]], pairs: 
 
     given = {} if file is None else read_toml(file)
     for name, text in named_values(pairs, "--set"):
-        given[name.replace("-", "_")] = read_as(partial(from_text, name), text, "--set")
-    for option, name, value in flags:
+        given[name.replace("-", "_")] = parsed("--set", text, partial(from_text, name))
+    for given_as, name, value in flags:
         if value is not None:
-            given[name] = read_as(partial(checked, name), value, option)
+            given[name] = parsed(given_as, value, partial(checked, name))
     return changed(BrokerConfig(), given)
 
 

@@ -15,17 +15,15 @@ from contextlib import ExitStack
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from ..config import Isolation
 from ..display import counted
 from ..errors import SawlogError
-from .codes import hint_for, message_of
-from .options import Data, Output, named_values
+from . import message_of
+from .options import Data, IsolationLevel, Output, argument, named_values, option
 from .output import Column, OutputFormat, Printer, Row, note
 from .places import open_any
-from .read import IsolationLevel, IsolationOption
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +70,7 @@ class Prompt:
         try:
             self._run(query)
         except (SawlogError, OSError, MemoryError) as error:
-            note(message_of(error) + hint_for(error))
+            note(message_of(error))
         except KeyboardInterrupt:
             note("stopped")
 
@@ -166,22 +164,15 @@ def _history_file() -> Path:
 
 
 def sql(
-    query: Annotated[
-        str | None,
-        typer.Argument(metavar="[QUERY]", help="The query.  [default: from stdin, or typed at a prompt]"),
-    ] = None,
-    data: Data = ...,  # type: ignore[assignment]  # marks a required option for typer
-    schema: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--schema",
-            metavar="TOPIC=SCHEMA",
-            help="Decode a topic's values with this schema, or with the one in @FILE; an empty schema keeps them as "
-            "bytes. Can be repeated.  [default: the topic's own schema]",
-        ),
-    ] = None,
-    isolation: IsolationOption = IsolationLevel.COMMITTED,
-    output: Output = OutputFormat.TABLE,
+    data: Data,
+    query: str | None = argument("[QUERY]", "The query.  [default: from stdin, or typed at a prompt]"),
+    schema: list[str] | None = option(
+        "--schema TOPIC=SCHEMA",
+        "Decode a topic's values with this schema, or with the one in @FILE; an empty schema keeps them as "
+        "bytes. Can be repeated.  [default: the topic's own schema]",
+    ),
+    isolation: IsolationLevel = "committed",
+    output: Output = "table",
 ) -> None:
     """Query topics with SQL. Each is a table with the columns partition, offset, timestamp, key, value and headers.
 
@@ -225,11 +216,11 @@ def _run(
     store: Store,
     query: str,
     schemas: dict[str, str | None],
-    isolation: IsolationLevel,
+    isolation: Isolation,
     output: OutputFormat,
 ) -> None:
     with ExitStack() as last:
-        batches = last.enter_context(store.sql_reader(query, schemas=schemas, isolation=isolation.value))
+        batches = last.enter_context(store.sql_reader(query, schemas=schemas, isolation=isolation))
         names = _distinct(batches.schema.names)
         Printer(output).rows(_rows(batches, names), [Column(name, name, cut=len(names) > 1) for name in names])
 

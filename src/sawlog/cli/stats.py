@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
 from ..batch import kernel
 from ..batch.compression import codec_name
@@ -29,9 +28,9 @@ from ..batch.header import (
     new_rows,
 )
 from ..config import LogConfig
+from ..display import count_text, size_text, time_text
 from ..errors import CorruptBatch, RemoteUnavailable
 from ..log.summaries import oldest_times
-from ..store.base import Partition
 from .charts import (
     LATEST_MS,
     BarChart,
@@ -44,26 +43,30 @@ from .charts import (
     show_charts,
     terminal_columns,
 )
-from .offsets import Span, parse, resolve
-from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
-from .output import Column, OutputFormat, Printer, note
+from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions, option, parsed
+from .output import Column, Printer, note
+from .parsing import Span, parse, resolve
 from .places import NamedLog, note_remote, open_logs
-from .units import format_count, format_size, format_time, format_time_short
 
 _FETCH_BYTES = 8 << 20
 _FILE_STEPS = 200
 
+
+def _to_the_minute(ms: int | None) -> str:
+    return time_text(ms)[:16]
+
+
 _COLUMNS = [
     Column("topic"),
     Column("partition"),
-    Column("records", shown=format_count),
-    Column("batches", shown=format_count, rank=4),
-    Column("size_bytes", "size", format_size),
+    Column("records", shown=count_text),
+    Column("batches", shown=count_text, rank=4),
+    Column("size_bytes", "size", size_text),
     Column("segments", rank=5),
     Column("record_bytes", "bytes/record", lambda value: "" if value is None else f"{value:,.0f}", rank=3),
     Column("codecs", rank=6),
-    Column("oldest", shown=format_time, brief=format_time_short, rank=2),
-    Column("newest", shown=format_time, brief=format_time_short, rank=1),
+    Column("oldest", shown=time_text, brief=_to_the_minute, rank=2),
+    Column("newest", shown=time_text, brief=_to_the_minute, rank=1),
 ]
 
 
@@ -71,7 +74,7 @@ _COLUMNS = [
 class Tally:
     """The totals of one partition."""
 
-    place: NamedLog[Partition]
+    place: NamedLog
     #: For each batch: oldest and newest timestamp, number of records, size in bytes.
     begins: Any
     times: Any
@@ -87,15 +90,10 @@ def stats(
     broker: BrokerAt = None,
     log: LogDir = None,
     partition: Partitions = None,
-    offset: Annotated[
-        str,
-        typer.Option(
-            "--offset", "-o", metavar="OFFSET", help="Count only this range; the syntax is that of `sawlog read`."
-        ),
-    ] = "start",
+    offset: str = option("--offset -o OFFSET", "Count only this range; the syntax is that of `sawlog read`.", "start"),
     plot: Plot = None,
     no_plot: NoPlot = False,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Show the size of each partition and the rate over time, with charts in the terminal or in a file.
 
@@ -108,14 +106,14 @@ def stats(
       sawlog stats orders -d data --output json | jq '.rate'
     """
     check_plot(plot)
-    span = read_as(parse, offset, "--offset")
+    span = parsed("--offset", offset, parse)
     printer = Printer(output)
     with open_logs(data, log, topic, partition, broker) as opened:
         tallies = [_tally(place, span) for place in opened.places]
         rows = [_row(each, has_segments=not opened.is_remote) for each in tallies]
         note_remote(opened.places)
     rate = _rate(tallies, _FILE_STEPS if plot is not None else columns_wanted(terminal_columns()), topic)
-    if output in (OutputFormat.JSON, OutputFormat.NDJSON):
+    if output in ("json", "ndjson"):
         printer.item({"partitions": rows, "rate": _rate_rows(rate)})
     else:
         printer.rows(rows, _COLUMNS, empty="nothing to count: no topics")
@@ -123,7 +121,7 @@ def stats(
     show_charts(charts, printer, plot, no_plot=no_plot)
 
 
-def _tally(place: NamedLog[Partition], span: Span) -> Tally:
+def _tally(place: NamedLog, span: Span) -> Tally:
     start, end = resolve(span, place.log)
     since, until = span.times or (-1, 2**63)
     begins, times, counts, sizes, oldest, codecs = [], [], [], [], [], Counter[str]()
@@ -262,4 +260,4 @@ def _sizes(tallies: list[Tally]) -> BarChart | None:
     one_topic = len({each.place.topic for each in tallies}) == 1
     names = [f"partition {each.place.partition}" if one_topic else each.place.name for each in tallies]
     sizes = [float(each.sizes.sum()) for each in tallies]
-    return BarChart("Size by partition", "bytes", names, sizes, format_size, binary=True)
+    return BarChart("Size by partition", "bytes", names, sizes, size_text, binary=True)

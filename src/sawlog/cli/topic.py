@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..display import counted
+from ..display import count_text, counted, size_text, time_text
 from ..errors import InvalidConfig
 from ..store.settings import SETTINGS
-from .offsets import offset_of, outside, parse_bound
 from .options import (
     BrokerAt,
     MaybeData,
@@ -19,16 +18,18 @@ from .options import (
     Partitions,
     Topic,
     Yes,
+    argument,
     complete_setting,
     complete_setting_name,
+    flag,
     named_values,
-    read_as,
+    option,
+    parsed,
 )
-from .output import Column, OutputFormat, Printer, note
+from .output import Column, OutputFormat, Printer, confirm, note
+from .parsing import duration_ms, offset_of, outside, parse_bound, size_bytes
 from .places import chosen, open_place
 from .program import Command, CommandGroup
-from .terminal import confirm
-from .units import duration_ms, format_count, format_size, format_time, size_bytes
 
 if TYPE_CHECKING:
     from .places import AnyStore
@@ -49,8 +50,8 @@ Settings = Annotated[
 _TOPIC_COLUMNS = [
     Column("name", "topic"),
     Column("partitions"),
-    Column("records", shown=format_count),
-    Column("size_bytes", "size", format_size),
+    Column("records", shown=count_text),
+    Column("size_bytes", "size", size_text),
     Column(
         "settings",
         rank=1,
@@ -63,8 +64,8 @@ _PARTITION_COLUMNS = [
     Column("partition"),
     Column("lowest_offset", "lowest"),
     Column("next_offset", "next"),
-    Column("records", shown=format_count),
-    Column("size_bytes", "size", format_size),
+    Column("records", shown=count_text),
+    Column("size_bytes", "size", size_text),
     Column("segments", rank=1),
     Column("path", cut=False, rank=2),
 ]
@@ -72,17 +73,13 @@ _PARTITION_COLUMNS = [
 
 @topics.command(cls=Command)
 def create(
-    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The name; allowed characters: a-z A-Z 0-9 . _ -")],
+    name: str = argument("TOPIC", "The name; allowed characters: a-z A-Z 0-9 . _ -", ...),
     data: MaybeData = None,
     broker: BrokerAt = None,
-    partitions: Annotated[
-        int, typer.Option("--partitions", "-P", min=1, metavar="N", help="The number of partitions.")
-    ] = 1,
+    partitions: int = option("--partitions -P N", "The number of partitions.", 1, min=1),
     settings: Settings = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Do nothing if the topic already exists.")
-    ] = False,
-    output: Output = OutputFormat.TABLE,
+    if_not_exists: bool = flag("--if-not-exists", "Do nothing if the topic already exists."),
+    output: Output = "table",
 ) -> None:
     """Create a topic, and the store if the directory is missing or empty.
 
@@ -100,7 +97,7 @@ def create(
 
 
 @topics.command("list", cls=Command)
-def list_topics(data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
+def list_topics(data: MaybeData = None, broker: BrokerAt = None, output: Output = "table") -> None:
     """List the topics with their partitions, records, size and settings.
 
     \b
@@ -115,7 +112,7 @@ def list_topics(data: MaybeData = None, broker: BrokerAt = None, output: Output 
 
 
 @topics.command(cls=Command)
-def describe(name: Topic, data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
+def describe(name: Topic, data: MaybeData = None, broker: BrokerAt = None, output: Output = "table") -> None:
     """Show one topic: its settings, and the offsets and size of each partition.
 
     --output csv prints one line per partition, json one object.
@@ -129,7 +126,7 @@ def describe(name: Topic, data: MaybeData = None, broker: BrokerAt = None, outpu
     with open_place(data, broker) as store:
         found = store.topic(name).describe()
     rows = [{column.name: getattr(row, column.name) for column in _PARTITION_COLUMNS} for row in found.rows]
-    if output is OutputFormat.CSV:
+    if output == "csv":
         printer.rows(rows, _PARTITION_COLUMNS)
         return
     about: dict[str, Any] = {
@@ -143,15 +140,15 @@ def describe(name: Topic, data: MaybeData = None, broker: BrokerAt = None, outpu
     if not printer.for_people:
         printer.item({**about, "settings": found.settings, "rows": rows})
         return
-    columns = [Column("name", "topic"), Column("created_ms", "created", format_time)]
-    columns += [Column("records", shown=format_count), Column("size_bytes", "size", format_size)]
+    columns = [Column("name", "topic"), Column("created_ms", "created", time_text)]
+    columns += [Column("records", shown=count_text), Column("size_bytes", "size", size_text)]
     printer.item({**about, **found.settings}, columns)
     printer.line()
     printer.rows(rows, _PARTITION_COLUMNS)
     for row in found.rows:
         local = getattr(row, "local_offset", 0)
         if row.lowest_offset < local:
-            which = f"offsets {row.lowest_offset} to {local - 1} ({format_size(getattr(row, 'remote_bytes', 0))})"
+            which = f"offsets {row.lowest_offset} to {local - 1} ({size_text(getattr(row, 'remote_bytes', 0))})"
             note(f"partition {row.partition}: {which} are only in the replica")
 
 
@@ -160,21 +157,12 @@ def alter(
     name: Topic,
     data: MaybeData = None,
     broker: BrokerAt = None,
-    partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", "-P", min=1, metavar="N", help="The new number of partitions; can only grow."),
-    ] = None,
+    partitions: int | None = option("--partitions -P N", "The new number of partitions; can only grow.", min=1),
     settings: Settings = None,
-    unset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--unset",
-            metavar="NAME",
-            autocompletion=complete_setting_name,
-            help="Reset a setting to its default; can be repeated.",
-        ),
-    ] = None,
-    output: Output = OutputFormat.TABLE,
+    unset: list[str] | None = option(
+        "--unset NAME", "Reset a setting to its default; can be repeated.", autocompletion=complete_setting_name
+    ),
+    output: Output = "table",
 ) -> None:
     """Change settings, or add partitions.
 
@@ -203,7 +191,7 @@ def delete(
     data: MaybeData = None,
     broker: BrokerAt = None,
     yes: Yes = False,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Delete a topic with all its records. Asks for confirmation unless --yes is given.
 
@@ -214,7 +202,7 @@ def delete(
     """
     with open_place(data, broker) as store:
         found = store.topic(name).describe()
-    what = f"{counted(found.records, 'record')} ({format_size(found.size_bytes)})"
+    what = f"{counted(found.records, 'record')} ({size_text(found.size_bytes)})"
     confirm(f"delete the topic {name} with {what} in {counted(found.partitions, 'partition')}", yes)
     with open_place(data, broker, "w") as store:
         store.delete_topic(name)
@@ -225,18 +213,13 @@ def delete(
 @topics.command(cls=Command)
 def trim(
     name: Topic,
-    to: Annotated[
-        str,
-        typer.Option("--to", "-o", metavar="OFFSET", help="The first offset to keep, such as 500, -100, end or @-7d."),
-    ],
+    to: str = option("--to -o OFFSET", "The first offset to keep, such as 500, -100, end or @-7d.", ...),
     data: MaybeData = None,
     broker: BrokerAt = None,
     partition: Partitions = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be dropped, without changing anything.")
-    ] = False,
+    dry_run: bool = flag("--dry-run", "Show what would be dropped, without changing anything."),
     yes: Yes = False,
-    output: Output = OutputFormat.TABLE,
+    output: Output = "table",
 ) -> None:
     """Drop the oldest records: up to an offset, up to a time, or all but the last N.
 
@@ -248,7 +231,7 @@ def trim(
       sawlog topic trim orders -d data --to 5000 -p 0
       sawlog topic trim orders -d data --to -1000 --yes        # keep the last 1,000 of each partition
     """
-    bound = read_as(parse_bound, to, "--to")
+    bound = parsed("--to", to, parse_bound)
     with open_place(data, broker) as store:
         rows: list[dict[str, Any]] = []
         for number in chosen(store.topic(name), partition):
@@ -269,7 +252,7 @@ def trim(
 
 
 @topics.command("settings", cls=Command)
-def show_settings(output: Output = OutputFormat.TABLE) -> None:
+def show_settings(output: Output = "table") -> None:
     """List the settings of a topic with a description of each.
 
     \b
@@ -278,7 +261,7 @@ def show_settings(output: Output = OutputFormat.TABLE) -> None:
     """
     rows = [{"name": each.name, "about": each.about} for each in SETTINGS.values()]
     about = Column("about", shown=lambda text: text)
-    if output is OutputFormat.TABLE:
+    if output == "table":
         Printer(output).item(
             {row["name"]: row["about"] for row in rows}, [Column(row["name"], row["name"]) for row in rows]
         )
@@ -328,7 +311,7 @@ def _number(name: str, value: str) -> str:
     if re.fullmatch(r"-?\d+", value):
         return value
     if name.endswith((".ms", "_ms")):
-        return str(read_as(duration_ms, value, f"--set {name}"))
+        return str(parsed(f"--set {name}", value, duration_ms))
     if name.endswith((".bytes", "_bytes")):
-        return str(read_as(size_bytes, value, f"--set {name}"))
+        return str(parsed(f"--set {name}", value, size_bytes))
     return value

@@ -29,7 +29,7 @@ from sawlog.batch.compression import CODECS, RATIO_FREE_BYTES, compress, decompr
 from sawlog.batch.header import BASE, BODY, BODY_END, COMPRESSION_MASK, COUNT, LAST, new_rows
 from sawlog.batch.header import scan as scan_headers
 from sawlog.batch.read import decode, first_bad_crc, malformed
-from sawlog.cli import offsets
+from sawlog.cli import parsing
 from sawlog.errors import CorruptBatch, OffsetOutOfRange, SawlogError
 from sawlog.log.checkpoint import Checkpoint, TurnNote
 from sawlog.log.files import CHECKPOINT, PRODUCERS, file_name, run_name
@@ -730,11 +730,11 @@ class _SomeLog:
 
 def offsets_target(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    span = allowed(lambda: offsets.parse(text, 10**12), ValueError)
-    if isinstance(span, offsets.Span):
-        start, end = offsets.resolve(span, _SomeLog())
+    span = allowed(lambda: parsing.parse(text, 10**12), ValueError)
+    if isinstance(span, parsing.Span):
+        start, end = parsing.resolve(span, _SomeLog())
         assert 10 <= start <= end <= 1000, "a span outside the log"
-    allowed(lambda: offsets.parse_bound(text, 10**12), ValueError)
+    allowed(lambda: parsing.parse_bound(text, 10**12), ValueError)
 
 
 def offsets_seeds() -> list[bytes]:

@@ -1,4 +1,10 @@
-"""The grammar for offsets and ranges, the same in every command.
+"""Parsing of the values that options accept: sizes, durations, times, offsets and ranges.
+
+Sizes are `64MiB`, `1.5GB` or `4096` (bytes), durations `7d`, `1h30m` or `250ms`. A time is an ISO date or time, or
+seconds (10 digits) or milliseconds (13 or more) since 1970; without a zone it is local time, as users at a terminal
+expect. Each parser raises `ValueError` with valid examples; the options turn it into a usage error.
+
+The grammar for offsets and ranges is the same in every command:
 
 ```
 start          from the first record
@@ -14,8 +20,7 @@ A:             from A on                         @-1h:
 @T:+1h         one hour from T on
 ```
 
-T is an ISO date or time (local time unless it names a zone: `Z`, `+02:00`), seconds (10 digits) or milliseconds (13
-or more) since 1970, or a duration before now: `-1h`, `-90s`, `-7d`, `-1h30m`. The parser tries each colon as the
+T is a time, or a duration before now: `-1h`, `-90s`, `-7d`, `-1h30m`. The parser tries each colon as the
 separator: exactly one choice leaves a valid time on each side.
 
 `parse` returns a `Span`, which is independent of any log; `resolve` turns it into two offsets of a given log.
@@ -25,17 +30,83 @@ tells which of the records between them belong to it.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ..batch.kernel import MAX_TIMESTAMP
 from ..clock import now_ms
-from .units import duration_ms, time_ms
 
 if TYPE_CHECKING:
     from ..store.base import Partition
-    from .reading import ReadablePartition
+    from .places import NamedLog
+
+# --- sizes, durations, times
+
+_SIZES = {
+    "": 1,
+    "b": 1,
+    **{unit: 1000**power for power, unit in enumerate(("kb", "mb", "gb", "tb"), 1)},
+    **{unit: 1024**power for power, unit in enumerate(("kib", "mib", "gib", "tib"), 1)},
+    **{unit: 1024**power for power, unit in enumerate(("k", "m", "g", "t"), 1)},
+}
+_DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def size_bytes(text: str) -> int:
+    """Parse `64MiB`, `10MB`, `512k` (1024) or a plain number to bytes."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    if not found or found[2] not in _SIZES:
+        raise ValueError(f"{text!r} is not a size; write 4096, 64KiB, 10MB or 1GiB")
+    unit = _SIZES[found[2]]
+    return int(_finite(float(found[1]) * unit, text)) if "." in found[1] else int(found[1]) * unit
+
+
+def duration_ms(text: str) -> int:
+    """Parse `7d`, `1h30m`, `250ms` to milliseconds."""
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration; write 250ms, 10s, 5m, 1h30m, 7d or 2w")
+    found = sum(float(number) * _DURATIONS_MS[unit] for number, unit in _DURATION_PART.findall(text))
+    return round(_finite(found, text))
+
+
+def _finite(number: float, text: str) -> float:
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]!r}… is too large")
+    return number
+
+
+def time_ms(text: str) -> int:
+    """Parse an ISO date or time (local unless it has a zone), or seconds or ms since 1970, to milliseconds."""
+    if text.isascii() and text.isdigit() and (len(text) == 10 or 13 <= len(text) <= len(str(MAX_TIMESTAMP))):
+        found_ms = int(text) * (1000 if len(text) == 10 else 1)
+        if found_ms > MAX_TIMESTAMP:
+            raise ValueError(f"{text!r} is after the last timestamp that a record can have, {MAX_TIMESTAMP}")
+        return found_ms
+    try:
+        # Python reads 8 digits as a date as well; here that would be a short number of milliseconds.
+        found = datetime.fromisoformat(text) if not text.isdigit() else None
+    except ValueError:
+        found = None
+    if found is None:
+        raise ValueError(
+            f"{text!r} is not a time; write 2026-11-01, 2026-11-01T08:30, 2026-11-01T08:30:00Z, or seconds (10 digits) "
+            "or milliseconds (13 or more) since 1970"
+        )
+    try:
+        return (found.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+    except (OverflowError, ValueError):  # in the first or last year of the calendar, and outside it in another zone
+        raise ValueError(f"{text!r} is outside the supported range of times") from None
+
+
+# --- offsets and ranges
 
 _NUMBER = re.compile(r"[+-]?\d+")
 #: Later than every timestamp.
@@ -160,12 +231,12 @@ def _time_after(start: Bound, text: str, now: int) -> Bound | None:
 # --- resolving against a log
 
 
-def offset_of(bound: Bound, log: Partition | ReadablePartition) -> int:
+def offset_of(bound: Bound, log: Partition | NamedLog) -> int:
     """Return the offset of a bound in this log, limited to the log's range."""
     return min(max(_asked_offset(bound, log), log.lowest_offset), log.next_offset)
 
 
-def _asked_offset(bound: Bound, log: Partition | ReadablePartition) -> int:
+def _asked_offset(bound: Bound, log: Partition | NamedLog) -> int:
     """Return the offset of a bound, even if it is outside the log's range."""
     if bound.anchor is Anchor.TIME:
         return log.offset_at(max(bound.number, 0))
@@ -173,7 +244,7 @@ def _asked_offset(bound: Bound, log: Partition | ReadablePartition) -> int:
     return since + bound.number
 
 
-def outside(bound: Bound, log: Partition | ReadablePartition) -> str:
+def outside(bound: Bound, log: Partition | NamedLog) -> str:
     """Return a message if a bound names an offset outside the log, else an empty string.
 
     Times, and "the last N" of fewer than N records, name no offset, so they get no message.
@@ -192,7 +263,7 @@ def outside_text(asked: int, lowest: int, next_offset: int) -> str:
     return ""
 
 
-def resolve(span: Span, log: Partition | ReadablePartition) -> tuple[int, int]:
+def resolve(span: Span, log: Partition | NamedLog) -> tuple[int, int]:
     """Return (from, to) of a span in the current log; `to` is never below `from`.
 
     The time index finds the first record at or after a time, and no earlier record is in the range. Records with
