@@ -10,7 +10,7 @@ The coordinator of a group has a *claim* to it in the commits, with an epoch; se
 for members carry its claim, so that a broker that has lost it commits nothing: `NotCoordinator`.
 
 Any broker may change a transactional id; the version decides. A transaction ends in one commit: see
-state/transactions.py.
+state/partitions.py.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ from ...storage.forking import forkable
 from .bucket import Bucket
 from .cache import BlockCache
 from .state.commit import COMMITS, DIGEST_DIGITS, Commit, Extent, UpgradeRequired, is_tombstone
-from .state.transactions import ABORT, COMMIT, RECORDS
+from .state.partitions import ABORT, COMMIT, RECORDS
 
 #: Approximate size decoded at once: enough for a call, and small enough for the processor's cache.
 CHUNK_BYTES = 2 << 20
@@ -367,7 +367,7 @@ class BatchDescription:
     extents: list[list[Any]]
     #: [producer id, epoch, first sequence, last sequence, offsets before it] of each idempotent batch.
     producers: list[list[int]]
-    #: [producer id, epoch, first, last, kind] of each transactional batch: see state/transactions.py.
+    #: [producer id, epoch, first, last, kind] of each transactional batch: see state/partitions.py.
     transactions: list[list[int]]
     #: Number of offsets that the batches take.
     count: int

@@ -48,7 +48,7 @@ from ...log.transactions import AbortedTransaction, aborted_rows
 from .extent_reader import described, place_batches
 from .session import StoreSession
 from .state.commit import SEGMENTS, STAGED, Extent
-from .state.partitions import CompactionState
+from .state.entries import CompactionState
 
 #: Maximum size of a segment, approximately; a topic's `segment.bytes` may reduce it.
 SEGMENT_BYTES = 64 << 20

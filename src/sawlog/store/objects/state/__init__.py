@@ -10,31 +10,94 @@ Messages of rejections are not part of the state, so later versions can improve 
 
 A process that meets an unknown action stops for good (R8), because it cannot compute the state without it.
 
-The entries, by the module that defines them:
+The entries are defined in other modules, or here:
 
 ```
-topic/ end/ extent/ producer/ clean/ epochs/ snapshot/          partitions.py
+topic/ end/ extent/ producer/ clean/ epochs/ snapshot/                partitions.py
+transaction/ writing/ pending/ open/ aborted/                         partitions.py
 group/ offset/ page/ queue/ member/ owner/ broker/ served/ claims/    groups.py
-transaction/ writing/ pending/ open/ aborted/                   transactions.py
-document/ named/ floor void/ nonce/                             documents.py
-counter/                                                        entries.py: how many numbers were handed out
+
+document/<name>     [version, fields]
+named/<name>        [the last number stored under the name, its time, parts]: parts is a list with
+                    [topic, topic id, partition, records, digest] for each partition, or null
+floor               uploads that were begun below this commit are void
+void/<job>          the commit at which a job was abandoned: its uploads until then are void
+nonce/<writer>      [sequence, commit, outcomes]
+counter/<name>      how many numbers were handed out
 ```
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
-from . import documents, groups, partitions, transactions
-from .commit import Action, Commit, Extent, Request, UpgradeRequired
+from . import groups, partitions
+from .commit import Action, Commit, Request, UpgradeRequired
 from .entries import MutableState, Rejected, quoted, take_numbers
-from .partitions import CompactionState
 
 #: The outcome of a request: {"ok": [a result for each action]} or {"no": [kind, message, number, ...]}.
 Outcome = Mapping[str, Any]
+
+
+# --- documents, names, and uploads
+
+
+def apply_once(state: MutableState, action: Action) -> None:
+    """Reject the request if this name and number are stored already."""
+    last = state.last_of(action["name"])
+    if last is not None and action["sequence"] <= last[0]:
+        raise Rejected("Done", f"number {action['sequence']} of {action['name']} is stored")
+    state.put(f"named/{quoted(action['name'])}", [action["sequence"], action.get("time_ms", 0), action.get("parts")])
+
+
+def forget_names(state: MutableState, action: Action) -> None:
+    """Drop old names that were not used again in the meantime."""
+    for name in action["names"]:
+        last = state.last_of(name)
+        if last is not None and last[1] < action["before_ms"]:
+            state.drop(f"named/{quoted(name)}")
+
+
+def change_document(state: MutableState, action: Action) -> int:
+    """Replace the fields of a document that has not changed, and return its new version."""
+    expect_document(state, action)
+    state.put(f"document/{action['name']}", [action["version"] + 1, action["fields"]])
+    return int(action["version"] + 1)
+
+
+def expect_document(state: MutableState, action: Action) -> None:
+    """Reject the request if a document has changed."""
+    version, _ = state.document(action["name"])
+    if version != action["version"]:
+        raise Rejected("Changed", f"the document {action['name']} has version {version}")
+
+
+def abandon_job(state: MutableState, action: Action) -> None:
+    """Abandon a job: its uploads that no commit has adopted by now are void. Uploads of a later run are valid again."""
+    state.put(f"void/{quoted(action['job'])}", state.number)
+
+
+def raise_floor(state: MutableState, action: Action) -> int:
+    """Void later references to uploads begun below a commit. Nonces, abandoned jobs and idle producers from before it
+    are forgotten."""
+    floor = int(action["number"])
+    if floor > state.number:
+        raise Rejected("InvalidConfig", f"there are {state.number} commits, not {floor}")
+    if floor > state.floor:
+        state.put("floor", floor)
+    floor = state.floor
+    for name in state.entries.names("nonce/"):
+        if state.entries.get(name)[1] < floor:
+            state.drop(name)
+    for name in state.entries.names("void/"):
+        if state.entries.get(name) < floor:
+            state.drop(name)
+    partitions.forget_producers(state, floor)
+    return floor
+
+
+# --- the actions
 
 
 class ActionSpec(NamedTuple):
@@ -69,15 +132,15 @@ ACTIONS: dict[str, ActionSpec] = {
     "move start": _spec(partitions.move_start, "topic partition offset"),
     "commit offsets": _spec(groups.commit_offsets, "group offsets topics member outside alone claim decided"),
     "delete group": _spec(groups.delete_group, "group"),
-    "once": _spec(documents.apply_once, "name sequence time_ms parts"),
-    "forget names": _spec(documents.forget_names, "names before_ms"),
-    "change document": _spec(documents.change_document, "name version fields"),
-    "expect document": _spec(documents.expect_document, "name version"),
-    "void": _spec(documents.abandon_job, "job"),
-    "raise floor": _spec(documents.raise_floor, "number"),
+    "once": _spec(apply_once, "name sequence time_ms parts"),
+    "forget names": _spec(forget_names, "names before_ms"),
+    "change document": _spec(change_document, "name version fields"),
+    "expect document": _spec(expect_document, "name version"),
+    "void": _spec(abandon_job, "job"),
+    "raise floor": _spec(raise_floor, "number"),
     "take numbers": _spec(lambda state, action: take_numbers(state, action["name"], action["count"]), "name count"),
-    "save transaction": _spec(transactions.save, "name version fields"),
-    "in transaction": _spec(transactions.check_writing, "producer epoch topic partition"),
+    "save transaction": _spec(partitions.save_transaction, "name version fields"),
+    "in transaction": _spec(partitions.check_writing, "producer epoch topic partition"),
     "register broker": _spec(groups.register_broker, "id run host port"),
     "beat": _spec(groups.beat_broker, "id run"),
     "remove broker": _spec(groups.remove_broker, "id run beat"),
@@ -121,111 +184,6 @@ def check_kinds(kinds: Iterable[str], key: str) -> None:
 
 class State(MutableState):
     """The state after `number` commits. Not thread-safe: the journal guards it."""
-
-    # --- reading
-
-    @property
-    def digest(self) -> str:
-        """The digest: equal for equal states."""
-        return self.entries.digest
-
-    @property
-    def floor(self) -> int:
-        """The floor: an upload is void if it began when fewer commits were known."""
-        return documents.floor_of(self)
-
-    def extents(self, topic: str, partition: int, start: int, end: int | None = None) -> Iterable[Extent]:
-        """Yield the extents that contain offsets from `start` on, in order."""
-        bases = self.bases(topic, partition)
-        for base in bases[max(bisect_right(bases, start) - 1, 0) :]:
-            if end is not None and base >= end:
-                return
-            found = self.extent(topic, partition, base)
-            if found.next_offset > start:
-                yield found
-
-    def epochs(self, topic: str, partition: int) -> list[tuple[int, int]]:
-        """Return (leader epoch, its first offset), oldest first. Only a copy has epochs other than 0."""
-        return [(int(epoch), int(first)) for epoch, first in self.entries.get(f"epochs/{topic}/{partition}", ())]
-
-    def offset_at(self, topic: str, partition: int, timestamp: int) -> Extent | None:
-        """Return the first extent whose newest record is not older than a timestamp."""
-        for extent in self.extents(topic, partition, 0):
-            if extent.max_timestamp >= timestamp:
-                return extent
-        return None
-
-    def stable(self, topic: str, partition: int) -> int:
-        """Return the last stable offset: every transaction below it is decided."""
-        return transactions.stable(self, topic, partition, self.ends(topic, partition)[1])
-
-    def aborted(self, topic: str, partition: int, start: int, end: int) -> list[tuple[int, int, int]]:
-        """Return (producer id, first offset, marker) of the aborted transactions that have offsets in a range."""
-        return list(transactions.aborted(self, topic, partition, start, end))
-
-    def referenced(self) -> set[str]:
-        """Return the keys of all objects that contain extents."""
-        return {self.entries.get(name)[0] for name in self.entries.of_kind("extent")}
-
-    def snapshots(self) -> dict[str, Mapping[str, Any]]:
-        """Return the entries of all snapshots, by name."""
-        names = self.entries.names("snapshot/")
-        return {unquote(name.partition("/")[2]): self.entries.get(name) for name in names}
-
-    def groups(self) -> list[str]:
-        """Return the names of all groups, sorted."""
-        return sorted(unquote(name.partition("/")[2]) for name in self.entries.names("group/"))
-
-    def group(self, name: str) -> list[str] | None:
-        """Return the topics that a group has committed in; None if there is no such group."""
-        found = self.entries.get(f"group/{quoted(name)}")
-        return None if found is None else list(found)
-
-    def offsets(self, group: str) -> dict[tuple[str, int], tuple[int, str, int]]:
-        """Return the committed offsets of a group: (offset, metadata, leader epoch) by topic id and partition."""
-        prefix = f"offset/{quoted(group)}/"
-        found = {}
-        for name in self.entries.names(prefix):
-            topic, partition = name.removeprefix(prefix).split("/")
-            offset, metadata, epoch = self.entries.get(name)
-            found[topic, int(partition)] = (int(offset), str(metadata), int(epoch))
-        return found
-
-    def document(self, name: str) -> tuple[int, Mapping[str, Any]]:
-        """Return the version and the fields of a document."""
-        return documents.document_of(self, name)
-
-    def clean(self, topic: str, partition: int) -> CompactionState:
-        """Return the state of compaction of a partition."""
-        return partitions.compaction_state(self, topic, partition)
-
-    def voided(self, job: str) -> int:
-        """Return the commit at which a job was abandoned; -1 if it was not, or that is forgotten."""
-        return documents.voided(self, job)
-
-    def last_of(self, name: str) -> tuple[int, int, list[Any] | None] | None:
-        """Return the last number stored under a name, its time, and its parts if they are known."""
-        last = self.entries.get(f"named/{quoted(name)}")
-        return None if last is None else documents.named_entry(last)
-
-    def names_before(self, time_ms: int) -> list[str]:
-        """Return the names last used before a time. Names whose time is unknown are left out."""
-        found = self.entries.names("named/")
-        old = [each for each in found if 0 < documents.named_entry(self.entries.get(each))[1] < time_ms]
-        return [unquote(each.removeprefix("named/")) for each in old]
-
-    def nonces_below(self, number: int) -> int:
-        """Return the number of remembered outcomes of commits before `number`."""
-        return sum(self.entries.get(name)[1] < number for name in self.entries.names("nonce/"))
-
-    def outcome_of(self, writer: str, sequence: int) -> tuple[int, list[Outcome]] | None:
-        """Return the number and the outcomes of a writer's commit, if it is the writer's last known one."""
-        found = self.entries.get(f"nonce/{writer}")
-        if found is None or found[0] != sequence:
-            return None
-        return int(found[1]), list(found[2])
-
-    # --- the fold
 
     def apply(self, commit: Commit, key: str, inline_at: int) -> list[Outcome]:
         """Fold the next commit, stored in the object `key` with its batches from `inline_at` on, and return the

@@ -1,5 +1,5 @@
 """`Entries`: the state of a store as a flat map from names to values, with an incremental digest; `MutableState`: its
-topics and extents, with rollback.
+content, with rollback.
 
 The digest is the sum of the hashes of all entries, each as a line `["name",value]` of canonical JSON. So a change costs
 one hash, however many entries there are, and two processes that arrive at the same entries in any order have the same
@@ -9,20 +9,20 @@ A state has a hundred thousand entries, of which few are ever read. So a value m
 which JSON does not have) and is parsed on first use. Changed entries are hashed once, when the digest is next read.
 That cannot fail: `put` refuses values that JSON cannot express.
 
-Actions work on a `MutableState` and refuse with `Rejected`.
+Actions work on a `MutableState` and refuse with `Rejected`. The modules of the actions list the entries.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
-from typing import Any
-from urllib.parse import quote
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
-from .commit import Extent, canonical, epoch_of
+from .commit import Extent, begun_at, canonical, epoch_of, job_of
 
 _MODULUS = 1 << 256
 
@@ -143,6 +143,26 @@ def _hash(name: str, text: bytes) -> int:
     return int.from_bytes(hashlib.sha256(_line(name, text)).digest(), "big")
 
 
+class CompactionState(NamedTuple):
+    """The state of compaction of a partition."""
+
+    #: (offset, time in ms) of the last rounds: how far each one compacted.
+    rounds: list[tuple[int, int]]
+    #: Number of tombstones left.
+    tombstones: int
+    #: The offset below which tombstones were dropped.
+    dropped_below: int
+
+    @property
+    def offset(self) -> int:
+        """The offset below which every key occurs once."""
+        return self.rounds[-1][0] if self.rounds else 0
+
+    def below(self, time_ms: int) -> int:
+        """Return the offset below which the partition was compacted at that time."""
+        return max((offset for offset, when in self.rounds if when <= time_ms), default=0)
+
+
 #: Separates the id of a topic from the name of a snapshot.
 MARK = "@"
 
@@ -157,8 +177,8 @@ class Rejected(Exception):
 
 
 class MutableState:
-    """The entries of a store, with its topics and extents, as actions see and change them. Topics are identified by id
-    unless stated otherwise. Changes are rolled back if their request is rejected."""
+    """The entries of a store, as actions see and change them. Topics are identified by id unless stated otherwise.
+    Changes are rolled back if their request is rejected."""
 
     def __init__(self, entries: Entries | None = None, number: int = 0) -> None:
         #: Number of folded commits, which is the number of the next one.
@@ -174,6 +194,13 @@ class MutableState:
         for place, bases in found.items():
             _, topic, partition = place.split("/")
             self._bases[topic, int(partition)] = sorted(bases)
+
+    # --- reading
+
+    @property
+    def digest(self) -> str:
+        """The digest: equal for equal states."""
+        return self.entries.digest
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -203,13 +230,135 @@ class MutableState:
         epoch = epoch_of(self.entries.get(f"epochs/{topic}/{partition}", ()), base)
         return Extent(base, int(end), str(key), int(position), int(size), int(newest), str(digest), epoch)
 
+    @property
+    def floor(self) -> int:
+        """The floor: an upload is void if it began when fewer commits were known."""
+        return int(self.entries.get("floor", 0))
+
+    def extents(self, topic: str, partition: int, start: int, end: int | None = None) -> Iterable[Extent]:
+        """Yield the extents that contain offsets from `start` on, in order."""
+        bases = self.bases(topic, partition)
+        for base in bases[max(bisect_right(bases, start) - 1, 0) :]:
+            if end is not None and base >= end:
+                return
+            found = self.extent(topic, partition, base)
+            if found.next_offset > start:
+                yield found
+
+    def epochs(self, topic: str, partition: int) -> list[tuple[int, int]]:
+        """Return (leader epoch, its first offset), oldest first. Only a copy has epochs other than 0."""
+        return [(int(epoch), int(first)) for epoch, first in self.entries.get(f"epochs/{topic}/{partition}", ())]
+
+    def offset_at(self, topic: str, partition: int, timestamp: int) -> Extent | None:
+        """Return the first extent whose newest record is not older than a timestamp."""
+        for extent in self.extents(topic, partition, 0):
+            if extent.max_timestamp >= timestamp:
+                return extent
+        return None
+
+    def stable(self, topic: str, partition: int) -> int:
+        """Return the last stable offset: every transaction below it is decided."""
+        opened = self.entries.get(f"open/{topic}/{partition}", {})
+        return min([self.ends(topic, partition)[1], *(int(first) for first, _, _ in opened.values())])
+
+    def aborted(self, topic: str, partition: int, start: int, end: int) -> list[tuple[int, int, int]]:
+        """Return (producer id, first offset, marker) of the aborted transactions that have offsets in a range."""
+        known = self.entries.get(f"aborted/{topic}/{partition}", ())
+        return [tuple(each) for each in known if each[2] >= start and each[1] < end]
+
+    def referenced(self) -> set[str]:
+        """Return the keys of all objects that contain extents."""
+        return {self.entries.get(name)[0] for name in self.entries.of_kind("extent")}
+
+    def snapshots(self) -> dict[str, Mapping[str, Any]]:
+        """Return the entries of all snapshots, by name."""
+        names = self.entries.names("snapshot/")
+        return {unquote(name.partition("/")[2]): self.entries.get(name) for name in names}
+
+    def groups(self) -> list[str]:
+        """Return the names of all groups, sorted."""
+        return sorted(unquote(name.partition("/")[2]) for name in self.entries.names("group/"))
+
+    def group(self, name: str) -> list[str] | None:
+        """Return the topics that a group has committed in; None if there is no such group."""
+        found = self.entries.get(f"group/{quoted(name)}")
+        return None if found is None else list(found)
+
+    def offsets(self, group: str) -> dict[tuple[str, int], tuple[int, str, int]]:
+        """Return the committed offsets of a group: (offset, metadata, leader epoch) by topic id and partition."""
+        prefix = f"offset/{quoted(group)}/"
+        found = {}
+        for name in self.entries.names(prefix):
+            topic, partition = name.removeprefix(prefix).split("/")
+            offset, metadata, epoch = self.entries.get(name)
+            found[topic, int(partition)] = (int(offset), str(metadata), int(epoch))
+        return found
+
+    def document(self, name: str) -> tuple[int, Mapping[str, Any]]:
+        """Return the version and the fields of a document. A document that was never stored has version 0."""
+        version, fields = self.entries.get(f"document/{name}", (0, {}))
+        return int(version), fields
+
+    def clean(self, topic: str, partition: int) -> CompactionState:
+        """Return the state of compaction of a partition."""
+        rounds, tombstones, dropped = self.entries.get(f"clean/{topic}/{partition}", ([], 0, 0))
+        return CompactionState([(int(offset), int(when)) for offset, when in rounds], int(tombstones), int(dropped))
+
+    def voided(self, job: str) -> int:
+        """Return the commit at which a job was abandoned; -1 if it was not, or that is forgotten."""
+        if not self.entries.of_kind("void"):  # the common case, and a commit may ask thousands of times
+            return -1
+        return int(self.entries.get(f"void/{quoted(job)}", -1))
+
+    def last_of(self, name: str) -> tuple[int, int, list[Any] | None] | None:
+        """Return the last number stored under a name, its time, and its parts if they are known."""
+        last = self.entries.get(f"named/{quoted(name)}")
+        return None if last is None else (int(last[0]), int(last[1]), last[2])
+
+    def names_before(self, time_ms: int) -> list[str]:
+        """Return the names last used before a time. Names whose time is unknown are left out."""
+        found = self.entries.names("named/")
+        return [unquote(each.removeprefix("named/")) for each in found if 0 < self.entries.get(each)[1] < time_ms]
+
+    def nonces_below(self, number: int) -> int:
+        """Return the number of remembered outcomes of commits before `number`."""
+        return sum(self.entries.get(name)[1] < number for name in self.entries.names("nonce/"))
+
+    def outcome_of(self, writer: str, sequence: int) -> tuple[int, list[Any]] | None:
+        """Return the number and the outcomes of a writer's commit, if it is the writer's last known one."""
+        found = self.entries.get(f"nonce/{writer}")
+        if found is None or found[0] != sequence:
+            return None
+        return int(found[1]), list(found[2])
+
+    def existing(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the lowest and the next offset of a writable partition; reject if it does not exist."""
+        if is_in_snapshot(topic):
+            raise Rejected("ReadOnlyLog", "a snapshot does not change; topic.fork() makes a topic of it")
+        if not self.has(topic, partition):
+            raise Rejected("TopicNotFound", f"the topic with the id {topic} has no partition {partition} any more")
+        return self.ends(topic, partition)
+
+    def check_floor(self, key: str) -> None:
+        """Reject an upload that was begun so long ago that it may have been removed."""
+        try:
+            known, job = begun_at(key), job_of(key)
+        except ValueError:
+            raise Rejected("InvalidConfig", "the key is not that of an upload") from None
+        if known < self.floor:
+            raise Rejected("Void", f"{key} was begun below commit {self.floor}, and may be gone: upload it again")
+        if job is not None and known <= self.voided(job):
+            raise Rejected("Void", f"the job {job!r} was abandoned, and its uploads may be gone")
+
+    # --- changing, for actions
+
     def _take_back(self) -> None:
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
 
     def put(self, name: str, value: Any) -> None:
-        """Set an entry for an action. Rolled back if the request is rejected."""
+        """Set an entry. Rolled back if the request is rejected."""
         before = self.entries.held(name)
         if before is None:
             self._undo.append(lambda: self.entries.drop(name))
@@ -218,34 +367,41 @@ class MutableState:
         self.entries.put(name, value)
 
     def drop(self, name: str) -> None:
-        """Remove an entry for an action."""
+        """Remove an entry."""
         before = self.entries.held(name)
         if before is not None:
             self._undo.append(lambda: self.entries.put(name, before))
             self.entries.drop(name)
 
+    def put_or_drop(self, name: str, value: Any) -> None:
+        """Set an entry for an action, or remove it if the value is empty."""
+        if value:
+            self.put(name, value)
+        else:
+            self.drop(name)
+
     def add_extent(self, topic: str, partition: int, extent: Extent) -> None:
-        """Add an extent for an action."""
+        """Add an extent."""
         bases = self._bases.setdefault((topic, partition), [])
         insort(bases, extent.base_offset)
         self._undo.append(lambda: bases.remove(extent.base_offset))
         self.put(entry_name(topic, partition, extent.base_offset), entry_text(extent))
 
     def drop_extent(self, topic: str, partition: int, base: int) -> None:
-        """Remove the extent that starts at `base`, for an action."""
+        """Remove the extent that starts at `base`,."""
         bases = self._bases[topic, partition]
         del bases[bisect_left(bases, base)]
         self._undo.append(lambda: insort(bases, base))
         self.drop(entry_name(topic, partition, base))
 
     def copy_extents(self, topic: str, partition: int, to: str) -> None:
-        """Reference the extents of a partition under another topic id, for an action."""
+        """Reference the extents of a partition under another topic id,."""
         for base in self.bases(topic, partition):
             self.add_extent(to, partition, self.extent(topic, partition, base))
         self.put(f"end/{to}/{partition}", list(self.ends(topic, partition)))
 
     def drop_partition(self, topic: str, partition: int) -> None:
-        """Remove the extents and the offsets of a partition, for an action."""
+        """Remove the extents and the offsets of a partition,."""
         for base in list(self.bases(topic, partition)):
             self.drop_extent(topic, partition, base)
         self.drop(f"end/{topic}/{partition}")
@@ -266,15 +422,6 @@ def entry_text(extent: Extent) -> bytes:
 def is_in_snapshot(topic_id: str) -> bool:
     """Return whether an id is that of a topic in a snapshot, which is read-only."""
     return MARK in topic_id
-
-
-def existing(state: MutableState, topic: str, partition: int) -> tuple[int, int]:
-    """Return the lowest and the next offset of a writable partition; reject if it does not exist."""
-    if is_in_snapshot(topic):
-        raise Rejected("ReadOnlyLog", "a snapshot does not change; topic.fork() makes a topic of it")
-    if not state.has(topic, partition):
-        raise Rejected("TopicNotFound", f"the topic with the id {topic} has no partition {partition} any more")
-    return state.ends(topic, partition)
 
 
 def quoted(name: str) -> str:

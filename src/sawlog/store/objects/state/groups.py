@@ -36,7 +36,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .commit import Action
-from .entries import MutableState, Rejected, existing, quoted, take_numbers
+from .entries import MutableState, Rejected, quoted, take_numbers
 
 
 def commit_offsets(state: MutableState, action: Action) -> None:
@@ -53,7 +53,7 @@ def commit_offsets(state: MutableState, action: Action) -> None:
         if offset is None:
             state.drop(f"offset/{group}/{topic}/{partition}")
             continue
-        existing(state, topic, partition)
+        state.existing(topic, partition)
         state.put(f"offset/{group}/{topic}/{partition}", [offset, metadata, epoch])
 
 

@@ -1,4 +1,5 @@
-"""Topics and their records: creating topics, placing batches, replacing extents, dropping the oldest, snapshots.
+"""Topics and their records: creating topics, placing batches, replacing extents, dropping the oldest, snapshots; and
+the transactions of Kafka clients.
 
 ```
 topic/<name>                         {"id", "partitions", "settings", "created_ms"}
@@ -10,6 +11,11 @@ clean/<topic id>/<partition>         state of compaction: [[[offset, time], ...]
 epochs/<topic id>/<partition>        the leader epochs of a partition that is a copy of another: [[epoch, its first
                                      offset], ...]; see commit.py
 snapshot/<name>                      {"time_ms", "topics": {name: {"id", "partitions", "settings"}}}
+transaction/<transactional id>       [version, fields]: as brokers store it; three of the fields are used here
+writing/<producer id>                [epoch, [[topic id, partition], ...]]: the ongoing transaction
+pending/<group>                      {transactional id: [[topic, partition], ...]}: offsets that a transaction commits
+open/<topic id>/<partition>          {producer id: [first offset, last offset, epoch]}: not decided
+aborted/<topic id>/<partition>       [[producer id, first offset, marker], ...], in the order of the markers
 ```
 
 Everything that belongs to a topic is keyed by its id, which is never reused.
@@ -22,19 +28,23 @@ unreferenced.
 
 A *fork* works the same way under the id of a new topic, which continues independently. Its producers start over. A
 transaction that is open at that moment is never decided in the copy: it counts as aborted there.
+
+A *transaction* ends in one request: its entry, a marker for each partition, and the offsets of groups, on condition
+that the entry still has the version that the coordinator knows. So if two brokers both believe that they are the
+coordinator, only one ends the transaction, and no marker is ever written for a later one. The action that places a
+batch describes its transaction: [producer id, epoch, first, last, kind], with offsets relative to the first offset of
+the action.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ....config import MAX_OFFSET
-from . import transactions
 from .commit import DIGEST_DIGITS, INLINE, Action, Extent, with_epoch
-from .documents import check_floor
-from .entries import MARK, MutableState, Rejected, existing, quoted
+from .entries import MARK, MutableState, Rejected, quoted
 
 #: The kinds of entries that are dropped with their topic, and the position of its id in their names.
 _OF_TOPICS = (
@@ -98,7 +108,7 @@ def replace_topic(state: MutableState, action: Action) -> None:
         raise Rejected("InvalidConfig", f"the topic {name!r} cannot replace itself")
     old, new = _topic_of(state, name, action["id"]), _topic_of(state, by, action["by_id"])
     for partition, expected in action.get("ends", ()):
-        _, end = existing(state, old["id"], partition)
+        _, end = state.existing(old["id"], partition)
         if end != expected:
             raise Rejected("OffsetMismatch", f"expected {expected}, but it is {end}", expected, end)
     _forget_topic(state, name, old)
@@ -123,6 +133,10 @@ def _topic_of(state: MutableState, name: str, topic_id: str | None) -> Mapping[s
     return found
 
 
+#: Kinds of batches: records of a transaction, or the marker that ends it.
+RECORDS, COMMIT, ABORT = 0, 1, 2
+#: Kafka's name for the state of a transaction in progress.
+ONGOING = "Ongoing"
 #: Number of batches remembered per producer, as in Kafka.
 _REMEMBERED = 5
 #: Number of compaction rounds remembered.
@@ -130,40 +144,14 @@ _ROUNDS = 20
 _HEXADECIMAL = frozenset("0123456789abcdef")
 
 
-class CompactionState(NamedTuple):
-    """The state of compaction of a partition."""
-
-    #: (offset, time in ms) of the last rounds: how far each one compacted.
-    rounds: list[tuple[int, int]]
-    #: Number of tombstones left.
-    tombstones: int
-    #: The offset below which tombstones were dropped.
-    dropped_below: int
-
-    @property
-    def offset(self) -> int:
-        """The offset below which every key occurs once."""
-        return self.rounds[-1][0] if self.rounds else 0
-
-    def below(self, time_ms: int) -> int:
-        """Return the offset below which the partition was compacted at that time."""
-        return max((offset for offset, when in self.rounds if when <= time_ms), default=0)
-
-
-def compaction_state(state: MutableState, topic: str, partition: int) -> CompactionState:
-    """Return the state of compaction of a partition, by topic id."""
-    rounds, tombstones, dropped = state.entries.get(f"clean/{topic}/{partition}", ([], 0, 0))
-    return CompactionState([(int(offset), int(when)) for offset, when in rounds], int(tombstones), int(dropped))
-
-
 def append(state: MutableState, action: Action, commit_key: str, inline_at: int) -> list[int]:
     """Place batches from this commit or from an upload at the end of a partition, and return their first and next
     offset."""
     topic, partition = action["topic"], action["partition"]
-    start, end = existing(state, topic, partition)
+    start, end = state.existing(topic, partition)
     where = action["key"]
     if where != INLINE:
-        check_floor(state, where)
+        state.check_floor(where)
     if action.get("producers"):
         repeated = _check_producers(state, action, topic, partition, end)
         if repeated is not None:
@@ -177,7 +165,7 @@ def append(state: MutableState, action: Action, commit_key: str, inline_at: int)
         state.add_extent(topic, partition, made_extent(end, where or commit_key, at, size, count, newest, digest))
         end += count
     if action.get("transactions"):
-        transactions.note(state, topic, partition, base, action["transactions"])
+        _note_transactions(state, topic, partition, base, action["transactions"])
     state.put(f"end/{topic}/{partition}", [start, end])
     return [base, end]
 
@@ -224,7 +212,7 @@ def replace_extents(state: MutableState, action: Action) -> None:
     if not found or [(each.base_offset, each.key, each.position) for each in found] != old:
         raise Rejected("Changed", f"the extents from {first} to {end} have changed")
     for key_ in sorted({each[0] for each in action["new"]}):
-        check_floor(state, key_)
+        state.check_floor(key_)
     for base in there:
         state.drop_extent(topic, partition, base)
     at = first
@@ -238,7 +226,7 @@ def replace_extents(state: MutableState, action: Action) -> None:
 def advance(state: MutableState, action: Action) -> None:
     """Set the first offset of an empty partition, for a copy of a partition that does not begin at 0."""
     topic, partition, offset = action["topic"], action["partition"], action["offset"]
-    _, end = existing(state, topic, partition)
+    _, end = state.existing(topic, partition)
     if state.bases(topic, partition):
         raise Rejected("Changed", f"the partition {partition} of {topic} is not empty")
     if type(offset) is not int or not end <= offset <= MAX_OFFSET:
@@ -249,7 +237,7 @@ def advance(state: MutableState, action: Action) -> None:
 def begin_epoch(state: MutableState, action: Action) -> None:
     """Begin a leader epoch at the end of a partition, as in the original of a copy."""
     topic, partition = action["topic"], action["partition"]
-    _, end = existing(state, topic, partition)
+    _, end = state.existing(topic, partition)
     name = f"epochs/{topic}/{partition}"
     state.put(name, with_epoch(state.entries.get(name, ()), action["epoch"], end))
 
@@ -257,8 +245,8 @@ def begin_epoch(state: MutableState, action: Action) -> None:
 def record_compaction(state: MutableState, action: Action) -> None:
     """Record how far a partition was compacted, when, and how many tombstones are left in it."""
     topic, partition = action["topic"], action["partition"]
-    _, end = existing(state, topic, partition)
-    before = compaction_state(state, topic, partition)
+    _, end = state.existing(topic, partition)
+    before = state.clean(topic, partition)
     rounds = [list(each) for each in before.rounds]
     offset = min(int(action["offset"]), end)
     if offset > before.offset:
@@ -270,7 +258,7 @@ def record_compaction(state: MutableState, action: Action) -> None:
 def move_start(state: MutableState, action: Action) -> int:
     """Drop the records below an offset, and the extents that end there. Return how far the lowest offset moved."""
     topic, partition = action["topic"], action["partition"]
-    start, end = existing(state, topic, partition)
+    start, end = state.existing(topic, partition)
     offset = int(action["offset"])
     if not 0 <= offset <= end:
         raise Rejected("OffsetOutOfRange", f"there are {start} to {end}, not {offset}", offset, start, end)
@@ -279,7 +267,7 @@ def move_start(state: MutableState, action: Action) -> int:
         if state.extent(topic, partition, base).next_offset <= wanted:
             state.drop_extent(topic, partition, base)
     state.put(f"end/{topic}/{partition}", [wanted, end])
-    transactions.trim(state, topic, partition, wanted)
+    _trim_transactions(state, topic, partition, wanted)
     return int(wanted - start)
 
 
@@ -357,3 +345,100 @@ def _copy_topic(state: MutableState, source: str, to: str, partitions: Iterable[
         aborted += [[int(producer), undecided[producer][0], end - 1] for producer in sorted(undecided)]
         if aborted:
             state.put(f"aborted/{to}/{partition}", aborted)
+
+
+# --- transactions
+
+
+def save_transaction(state: MutableState, action: Action) -> int:
+    """Replace the entry of a transactional id, or delete it if the fields are null; return the new version."""
+    name = f"transaction/{quoted(action['name'])}"
+    version, before = state.entries.get(name, (0, None))
+    if version != action["version"]:
+        raise Rejected("Changed", f"the transactional id {action['name']!r} has version {version}")
+    after = action["fields"]
+    _retire(state, action["name"], before)
+    if after is None:
+        state.drop(name)
+        return 0
+    if after["state"] == ONGOING:
+        _begin(state, action["name"], after)
+    version = int(state.entries.get("counter/transaction", 0)) + 1  # never reused, even for a recreated id
+    state.put("counter/transaction", version)
+    state.put(name, [version, after])
+    return version
+
+
+def _retire(state: MutableState, name: str, fields: Mapping[str, Any] | None) -> None:
+    if fields is None or fields["state"] != ONGOING:
+        return
+    state.drop(f"writing/{fields['producer_id']}")
+    for group in fields["offsets"]:
+        waiting = {**state.entries.get(f"pending/{quoted(group)}", {})}
+        waiting.pop(name, None)
+        state.put_or_drop(f"pending/{quoted(group)}", waiting)
+
+
+def _begin(state: MutableState, name: str, fields: Mapping[str, Any]) -> None:
+    places = [[topic_id, partition] for _, topic_id, partition in fields["partitions"]]
+    state.put(f"writing/{fields['producer_id']}", [fields["epoch"], places])
+    for group, offsets in fields["offsets"].items():
+        shares = [[topic, partition] for topic, partition, *_ in offsets]
+        if shares:
+            waiting = state.entries.get(f"pending/{quoted(group)}", {})
+            state.put(f"pending/{quoted(group)}", {**waiting, name: shares})
+
+
+def check_writing(state: MutableState, action: Action) -> None:
+    """Reject the request unless the producer's current transaction includes the partition."""
+    epoch, places = state.entries.get(f"writing/{action['producer']}", (None, ()))
+    if epoch is not None and action["epoch"] < epoch:
+        raise Rejected("ProducerFenced", f"producer {action['producer']} has epoch {epoch}, not {action['epoch']}")
+    if epoch != action["epoch"] or [action["topic"], action["partition"]] not in places:
+        raise Rejected("NotInTransaction", f"the partition was not added to a transaction of {action['producer']}")
+
+
+def _note_transactions(state: MutableState, topic: str, partition: int, base: int, rows: list[list[int]]) -> None:
+    """Record transactional batches and markers placed from `base` on."""
+    name = f"open/{topic}/{partition}"
+    opened = dict(state.entries.get(name, {}))
+    for producer, epoch, first, last, kind in rows:
+        key = str(producer)
+        if kind == RECORDS:
+            begun = opened[key][0] if key in opened else base + first
+            opened[key] = [begun, base + last, epoch]
+            continue
+        _fence(state, topic, partition, producer, epoch)
+        ended = opened.pop(key, None)
+        if ended is not None and kind == ABORT:
+            before = state.entries.get(f"aborted/{topic}/{partition}", [])
+            state.put(f"aborted/{topic}/{partition}", [*before, [producer, ended[0], base + last]])
+    state.put_or_drop(name, opened)
+
+
+def _fence(state: MutableState, topic: str, partition: int, producer: int, epoch: int) -> None:
+    """Fence the earlier epochs of a marker's producer."""
+    name = f"producer/{topic}/{partition}/{producer}"
+    known, batches, _ = state.entries.get(name, (-1, [], 0))
+    if epoch < known:
+        raise Rejected("ProducerFenced", f"producer {producer} has epoch {known}, not {epoch}")
+    state.put(name, [epoch, batches if epoch == known else [], state.number])
+
+
+def forget_producers(state: MutableState, floor: int) -> None:
+    """Forget producers that have not written since commit `floor`, unless their transaction is open. Any sequence
+    number is accepted from them then, as from a new producer."""
+    for name in state.entries.names("producer/"):
+        _, topic, partition, producer = name.split("/")
+        if state.entries.get(name)[2] < floor and producer not in state.entries.get(f"open/{topic}/{partition}", {}):
+            state.drop(name)
+
+
+def _trim_transactions(state: MutableState, topic: str, partition: int, start: int) -> None:
+    """Forget aborted transactions below the new start of a partition, and open ones that have no records left."""
+    opened = state.entries.get(name := f"open/{topic}/{partition}")
+    if opened is not None:
+        state.put_or_drop(name, {key: each for key, each in opened.items() if each[1] >= start})
+    aborted = state.entries.get(name := f"aborted/{topic}/{partition}")
+    if aborted is not None:
+        state.put_or_drop(name, [each for each in aborted if each[2] >= start])
