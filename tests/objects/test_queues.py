@@ -11,7 +11,7 @@ import pytest
 
 from sawlog.errors import GroupActive
 from sawlog.store.groups import Committed, TurnConflict
-from sawlog.store.objects.queues import ObjectDeliveries, ObjectWorkers, pages_of
+from sawlog.store.objects.membership import ObjectDeliveries, ObjectWorkers, pages_of
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.queues.options import QueueOptions
 

@@ -57,7 +57,6 @@ class ObjectBrokers(BrokerRegistry):
         self.claims: dict[str, int] = {}
 
     def join(self, node_id: int | None, host: str, port: int) -> int:
-        """Register under this id, or under an unused one, and return the id."""
         action = {"do": "register broker", "id": node_id, "run": self.run, "host": host, "port": port}
         (found,) = self._session.commit([action])
         assert isinstance(found, int)
@@ -65,7 +64,6 @@ class ObjectBrokers(BrokerRegistry):
         return found
 
     def listens(self) -> None:
-        """Remove earlier brokers with this address: clients reach this one there, so they are gone."""
         node = self.node
         if node is None:
             return
@@ -75,14 +73,12 @@ class ObjectBrokers(BrokerRegistry):
                 self._remove(each.node.id, each.run, None)
 
     def nodes(self) -> Sequence[Node]:
-        """Return all brokers by id, including this one even if others have just removed it."""
         found = {each.node.id: each.node for each in self._session.peek(_registered)}
         if self.node is not None:
             found[self.node.id] = self.node
         return [found[each] for each in sorted(found)]
 
     def beat(self, timeout_s: float) -> None:
-        """Send a heartbeat, and remove brokers that were silent for `timeout_s`."""
         node = self.node
         if node is None:
             return
@@ -116,7 +112,6 @@ class ObjectBrokers(BrokerRegistry):
         return True
 
     def leave(self) -> None:
-        """Deregister this broker. Blocks."""
         node, self.node = self.node, None
         if node is not None:
             try:
@@ -197,8 +192,6 @@ class ObjectClaim(CoordinatorClaim):
                     self._session.commit([action])
 
     def take(self) -> None:
-        """Become the coordinator of the group; any earlier one has lost it. Raises `GroupActive` if consumers that
-        opened the store directly are in it."""
         self._remove_silent()
         node = self._brokers.node
         action = {
@@ -261,11 +254,9 @@ class ObjectTransactionalIds(TransactionalIds):
         return None if found is None else (found[0], found[1])
 
     def all(self) -> Mapping[str, tuple[int, Mapping[str, Any]]]:
-        """Return all transactional ids."""
         return self._session.peek(_all)
 
     def pending(self, group: str) -> frozenset[TopicPartition]:
-        """Return the partitions whose offsets an ongoing transaction will commit."""
         found = self._session.peek(lambda state: state.entries.get(f"pending/{quoted(group)}", {}))
         return frozenset((topic, partition) for shares in found.values() for topic, partition in shares)
 
@@ -278,8 +269,6 @@ class ObjectTransactionalIds(TransactionalIds):
         markers: Sequence[TransactionMarker] = (),
         offsets: Mapping[str, Sequence[StagedOffset]] | None = None,
     ) -> None:
-        """Replace an entry, together with the markers and offsets that end its transaction. Raises `Conflict` unless
-        the entry has that version."""
         saving = {"do": "save transaction", "name": name, "version": version, "fields": fields}
         while True:
             actions, inline = self._session.peek(lambda state: _ending(state, markers, offsets or {}))
@@ -290,11 +279,9 @@ class ObjectTransactionalIds(TransactionalIds):
                 self.refresh()
 
     def refresh(self) -> None:
-        """Fold what other brokers have stored."""
         self._session.look(lambda state: None, fresh=True)
 
     def new_producer_id(self) -> int:
-        """Return an unused producer id."""
         with self._lock:
             found = next(self._ids, None)
             if found is None:

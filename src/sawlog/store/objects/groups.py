@@ -33,9 +33,16 @@ from ..groups import (
 )
 from ..membership import MemberOptions
 from ..queues.options import QueueOptions
-from .membership import ObjectMembership, committed_of, members_of, owners_of, remove_member
+from .membership import (
+    ObjectDeliveries,
+    ObjectMembership,
+    ObjectWorkers,
+    committed_of,
+    members_of,
+    owners_of,
+    remove_member,
+)
 from .partition import ObjectPartition
-from .queues import ObjectDeliveries, ObjectWorkers
 from .session import StoreSession
 from .state import State
 from .topic import ObjectTopic
@@ -60,7 +67,6 @@ class ObjectGroups(Groups):
     # --- inspecting
 
     def list(self) -> builtins.list[str]:
-        """Return the names of all groups that have committed offsets or have members."""
         return self._session.look(_names, fresh=True)
 
     def describe(self, name: str) -> GroupDescription:
@@ -82,8 +88,6 @@ class ObjectGroups(Groups):
         metadata: str = "",
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Commit offsets durably for a group without being a member. Raises `GroupActive`, and writes nothing, if a
-        live member owns one of the partitions."""
         check_group_name(name)
         self._commit(name, {**self._moving(name, offsets, metadata, epochs or {}), "outside": True})
 
@@ -113,8 +117,6 @@ class ObjectGroups(Groups):
         return {"do": "commit offsets", "group": name, "offsets": rows, "topics": names}
 
     def seek(self, name: str, offsets: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, int]:
-        """Move a group without live members to offsets, "earliest", "latest" or times, and return the offsets. Raises
-        `GroupActive` if it has live members and `GroupNotFound` if it does not exist."""
         check_group_name(name)
         if self._session.look(lambda state: state.group(name), fresh=True) is None:
             raise self._not_found(name)
@@ -123,7 +125,6 @@ class ObjectGroups(Groups):
         return found
 
     def delete(self, name: str) -> None:
-        """Delete a group and all its offsets. Raises `GroupActive` if it has live members."""
         self._commit(check_group_name(name), {"do": "delete group", "group": name})
 
     def _commit(self, name: str, action: dict[str, Any]) -> None:
@@ -178,13 +179,11 @@ class ObjectDocuments(GroupDocuments):
         self._seen: dict[str, int] = {}
 
     def find(self, name: str) -> dict[str, Any] | None:
-        """Return a document; None if it does not exist."""
         version, fields = self._session.look(lambda state: state.document(self._prefix + name), fresh=True)
         self._seen[name] = version
         return dict(fields) or None
 
     def keep(self, name: str, fields: dict[str, Any]) -> None:
-        """Write or replace a document, durably."""
         if name not in self._seen:
             self.find(name)
         action = {"do": "change document", "name": self._prefix + name, "version": self._seen[name], "fields": fields}
@@ -192,7 +191,6 @@ class ObjectDocuments(GroupDocuments):
         self._seen[name] += 1
 
     def remove(self, name: str) -> None:
-        """Remove a document, if it exists."""
         if self.find(name) is not None:
             self.keep(name, {})
 

@@ -1,28 +1,47 @@
-"""`ObjectMembership`: the membership of one consumer on object storage; and the state of a group.
+"""Members of groups on object storage: consumers (`ObjectMembership`) and the workers of queues (`ObjectWorkers`), with
+the delivery state of queues (`ObjectDeliveries`); and the state of a group.
 
 state/groups.py has the argument for the safety of memberships. A heartbeat is a commit, so there is one every third of
 the session timeout. Members watch each other by reading the state, which polls the bucket about once a second while it
 is idle. Clocks are never compared: each member times the heartbeats of the others by its own clock.
+
+An exchange of a queue is one commit. If two workers exchange at the same time, one of them has to retry, so the workers
+of a large group should take many messages at once (`prefetch`). Delivery timeouts are wall-clock times, as in a
+directory: machines whose clocks differ by a second may redeliver a message a second early. A dead worker keeps its
+messages until its session or their timeout expires.
 """
 
 from __future__ import annotations
 
+import base64
 import logging
 import sys
 import threading
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...clock import Stopwatch, now_ms
 from ...errors import GroupFenced, LogClosed, SawlogError
 from ...storage.locks import process_name
 from ..base import Topic, TopicPartition
-from ..groups import Committed, Member, Silence, StartPosition, begin
+from ..groups import (
+    Committed,
+    DeliveryStates,
+    Member,
+    Pages,
+    QueueTurn,
+    QueueWorkers,
+    Silence,
+    StartPosition,
+    TurnConflict,
+    begin,
+)
 from ..membership import GroupMembership, GroupView, MemberOptions
-from .session import StoreSession
+from ..queues.options import QueueOptions
+from .session import StoreSession, refused_with, results
 from .state import Outcome, State
 from .state.entries import quoted
 
@@ -30,6 +49,10 @@ _logger = logging.getLogger("sawlog.store.consumer")
 
 #: Heartbeats per session timeout.
 _BEATS = 3
+#: Session timeout of a worker: a heartbeat is a commit.
+_SESSION_MS = 45_000
+#: Minimum interval between lookups of the live workers.
+_LOOK_S = 1.0
 
 
 class ObjectMembership(GroupMembership):
@@ -49,12 +72,10 @@ class ObjectMembership(GroupMembership):
 
     @property
     def id(self) -> str:
-        """Id of this member; empty while it is not one."""
         return self._id
 
     @property
     def owned(self) -> set[TopicPartition]:
-        """The partitions that this member has taken."""
         return set(self._owned)
 
     def _action(self, do: str, **fields: Any) -> dict[str, Any]:
@@ -63,7 +84,6 @@ class ObjectMembership(GroupMembership):
     # --- heartbeats
 
     def join(self) -> None:
-        """Join the group, unless this is a member already."""
         if self._id:
             return
         options, made = self._options, uuid.uuid4().hex
@@ -101,7 +121,6 @@ class ObjectMembership(GroupMembership):
         return self._session.look(lambda state: members_of(state, self._options.group), calm=True)
 
     def view(self, owners: Mapping[TopicPartition, str] | None = None) -> GroupView:
-        """Return the members, the silent ones among them, and the owners of partitions."""
         found = self._members()
         self._silence.watch(found)
         silent = frozenset(id for id, each in found.items() if self._silence.is_silent(each))
@@ -109,7 +128,6 @@ class ObjectMembership(GroupMembership):
         return GroupView({id: each.topics for id, each in found.items()}, silent, read)
 
     def fence_silent(self) -> None:
-        """Remove members whose session has expired, unless they have sent a heartbeat since."""
         for member in self._members().values():
             if member.id == self._id or not self._silence.is_silent(member):
                 continue
@@ -147,7 +165,6 @@ class ObjectMembership(GroupMembership):
     # --- offsets
 
     def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Commit offsets; rejected unless this member still owns the partitions."""
         rows = [
             [each.topic_id, partition[1], each.offset, each.metadata, each.leader_epoch]
             for partition, each in offsets.items()
@@ -156,13 +173,11 @@ class ObjectMembership(GroupMembership):
         self._session.commit([self._action("commit offsets", offsets=rows, topics=names)])
 
     def committed(self) -> dict[TopicPartition, Committed]:
-        """Return the committed offsets of the group."""
         return self._session.look(lambda state: committed_of(state, self._options.group))
 
     # --- leaving
 
     def leave(self) -> None:
-        """Release all partitions and leave the group."""
         action = self._left()
         if action is not None:
             with suppress(GroupFenced):
@@ -192,6 +207,143 @@ def remove_member(session: StoreSession, group: str, member: Member) -> bool:
     """Remove a member unless it has sent a heartbeat since, and return whether it was removed."""
     action = {"do": "remove member", "group": group, "member": member.id, "beat": member.beat}
     return "ok" in session.submit([action]).result()
+
+
+# --- queues
+
+
+class ObjectWorkers(QueueWorkers):
+    """The workers of a queue, as one of them sees them."""
+
+    def __init__(self, session: StoreSession, terms: QueueOptions) -> None:
+        wanted = MemberOptions(terms.group, terms.worker or "", (terms.topic,), _SESSION_MS, float("inf"))
+        self._member = ObjectMembership(session, wanted, works=True)
+        self._looked = Stopwatch()
+        self._alive: frozenset[str] = frozenset()
+
+    @property
+    def id(self) -> str:
+        return self._member.id
+
+    def join(self) -> str:
+        if self._member.id and not self._member.is_current:
+            self._member.leave()
+        self._member.join()
+        return self._member.id
+
+    def dead(self, workers: set[str], *, now: bool) -> set[str]:
+        """Return which of these workers are no longer members, after removing those whose session expired."""
+        unknown = workers - self._alive
+        if not (unknown or now or self._looked.elapsed_s >= _LOOK_S):
+            return set()
+        self._looked.restart()
+        view = self._member.view()
+        if view.silent - {self._member.id}:
+            self._member.fence_silent()
+            view = self._member.view()
+        self._alive = frozenset(view.subscriptions)
+        return workers - self._alive
+
+    def beat(self) -> None:
+        self._member.beat()
+
+    def leave(self) -> None:
+        self._member.leave()
+
+    def abandon(self) -> None:
+        self._member.abandon()
+
+
+class ObjectDeliveries(DeliveryStates):
+    """Committed offsets and acknowledgement bitmaps of one group's queues."""
+
+    def __init__(self, session: StoreSession, workers: ObjectWorkers) -> None:
+        self._session = session
+        self._workers = workers
+
+    def of(self, group: str) -> dict[TopicPartition, Committed]:
+        return self._session.look(lambda state: committed_of(state, group), calm=True)
+
+    def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
+        return self._session.look(lambda state: pages_of(state, group), calm=True)
+
+    @contextmanager
+    def turn(self) -> Iterator[ObjectExchange]:
+        yield ObjectExchange(self._session, self._workers)
+
+
+class ObjectExchange(QueueTurn):
+    """An optimistic transaction: reads are of one state, and the write succeeds only if that state is still current."""
+
+    def __init__(self, session: StoreSession, workers: ObjectWorkers) -> None:
+        self._session = session
+        self._workers = workers
+        #: The start of the group in topics that it has not committed in.
+        self._begun: dict[TopicPartition, Committed] = {}
+        #: The last read: number of the exchange, offsets, bitmaps.
+        self._read: tuple[int, dict[TopicPartition, Committed], dict[TopicPartition, dict[int, bytes]]] | None = None
+
+    def _now(self, group: str) -> tuple[int, dict[TopicPartition, Committed], dict[TopicPartition, dict[int, bytes]]]:
+        def look(state: State) -> tuple[int, dict[TopicPartition, Committed], dict[TopicPartition, dict[int, bytes]]]:
+            count = int(state.entries.get(f"queue/{quoted(group)}", 0))
+            return count, committed_of(state, group), pages_of(state, group)
+
+        if self._read is None:
+            self._read = self._session.look(look, fresh=True)
+        return self._read
+
+    def places(
+        self, group: str, topics: Iterable[Topic], start: StartPosition, member: str
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        known = self._session.look(lambda state: state.group(group)) or []
+        for topic in topics:
+            if topic.name not in known and start != "earliest":
+                places = begin(topic, start)
+                self._begun |= {
+                    partition: Committed.by_member(member, topic.id, *at) for partition, at in places.items()
+                }
+        return {partition: (each.offset, each.leader_epoch) for partition, each in self.offsets(group).items()}
+
+    def offsets(self, group: str) -> dict[TopicPartition, Committed]:
+        return {**self._begun, **self._now(group)[1]}
+
+    def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
+        return self._now(group)[2]
+
+    def write_all(
+        self,
+        changes: Iterable[tuple[str, Mapping[TopicPartition, Committed | None]]],
+        marks: Mapping[str, str] | None = None,
+        pages: Mapping[str, Pages] | None = None,
+    ) -> None:
+        assert not marks
+        ((group, offsets),) = changes
+        written = {**self._begun, **{share: each for share, each in offsets.items() if each is not None}}
+        ids = self._session.look(lambda state: {name: topic for topic, name in topics_by_id(state).items()})
+        rows = [
+            [each.topic_id, share[1], each.offset, each.metadata, each.leader_epoch] for share, each in written.items()
+        ]
+        of_pages: list[list[Any]] = [
+            [ids[topic], partition, number, None if content is None else base64.b64encode(content).decode()]
+            for (topic, partition), of_one in (pages or {}).get(group, {}).items()
+            for number, content in of_one.items()
+            if topic in ids
+        ]
+        if not rows and not of_pages:
+            return
+        action = {
+            "do": "exchange",
+            "group": group,
+            "member": self._workers.id,
+            "count": self._now(group)[0],
+            "offsets": rows,
+            "topics": sorted({share[0] for share in written}),
+            "pages": of_pages,
+        }
+        outcome = self._session.submit([action]).result()
+        if refused_with(outcome) == "Changed":
+            raise TurnConflict
+        results(outcome)
 
 
 # --- the state of a group
@@ -239,3 +391,17 @@ def committed_of(state: State, group: str) -> dict[TopicPartition, Committed]:
 def topics_by_id(state: State) -> dict[str, str]:
     """Return the names of all topics by id."""
     return {(state.topic(name) or {})["id"]: name for name in state.topics()}
+
+
+def pages_of(state: State, group: str) -> dict[TopicPartition, dict[int, bytes]]:
+    """Return the acknowledgement bitmaps of a group's queues."""
+    prefix = f"page/{quoted(group)}/"
+    names = state.entries.names(prefix)
+    found: dict[TopicPartition, dict[int, bytes]] = {}
+    by_id = topics_by_id(state) if names else {}
+    for name in names:
+        topic, partition, number = name.removeprefix(prefix).split("/")
+        if topic in by_id:
+            content = base64.b64decode(state.entries.get(name))
+            found.setdefault((by_id[topic], int(partition)), {})[int(number)] = content
+    return found

@@ -287,7 +287,6 @@ class ObjectPartition(Partition):
             yield Blocks(first, end_ - 1, end_ - first, newest, np.ones(len(extents), np.bool_))
 
     def _newest(self) -> tuple[int, int] | None:
-        """Return offset and timestamp of the first record with the largest timestamp; None if there is none."""
         lowest, end = self._ends()
         return self._newest_in(self._extents(lowest, end), lowest, end)
 

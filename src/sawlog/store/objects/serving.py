@@ -59,7 +59,6 @@ class ObjectService(StoreService):
         self._threads.shutdown(wait=True)
 
     def catch_up(self) -> None:
-        """Fold everything that others have written until now."""
         self._session.look(lambda state: None, fresh=True)
 
     def topic(self, name: str) -> ObjectTopic:
@@ -143,7 +142,6 @@ class ServingPartition(ObjectPartition):
 
     @property
     def _producer_states(self) -> list[ProducerInfo]:
-        """The state of each known producer."""
         return self._look(self._producers)
 
     def _producers(self, state: State) -> list[ProducerInfo]:

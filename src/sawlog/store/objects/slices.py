@@ -53,11 +53,9 @@ class ObjectSlice(PlannedSlice):
 
     @property
     def size_bytes(self) -> int:
-        """Approximate number of bytes to read."""
         return sum(each.size_bytes for each in self.extents)
 
     def joined(self, after: object) -> ObjectSlice | None:
-        """Return this slice joined with the next one; None if `after` is not the next one."""
         if not isinstance(after, ObjectSlice) or after.start_offset != self.end_offset:
             return None
         extents = tuple(dict.fromkeys((*self.extents, *after.extents)))

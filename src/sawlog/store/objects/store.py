@@ -199,7 +199,6 @@ class ObjectStore(base.Store):
         return self._session.look(lambda state: state.topics(), fresh=True)
 
     def topic(self, name: str, *, at: str | SnapshotInfo | None = None) -> ObjectTopic:
-        """Return a topic, or its read-only version in a snapshot. Raises `TopicNotFound` if it does not exist."""
         if at is not None:
             entry = self._snapshot(str(at))["topics"].get(name)
             if entry is None:
@@ -301,7 +300,6 @@ class ObjectStore(base.Store):
         return ObjectRegistry(self._session)
 
     def _serve(self) -> ObjectService:
-        """Return the broker's view of the store, valid while the store is open."""
         self._session.check_writable()
         return ObjectService(self, self._session)
 
@@ -334,7 +332,6 @@ class ObjectRegistry(base.DocumentRegistry):
         self._session = session
 
     def read(self, name: str) -> base.Document:
-        """Return the current document; version 0 without fields if it was never stored."""
         check_document_name(name)
         return base.Document(*self._session.look(lambda state: state.document(name), fresh=True))
 

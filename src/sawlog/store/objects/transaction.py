@@ -47,7 +47,6 @@ class ObjectPiece(Piece):
     extents: tuple[tuple[Any, ...], ...] = ()
 
     def joined(self, after: Piece) -> Piece:
-        """Return this piece joined with the one that follows it in the same object."""
         assert isinstance(after, ObjectPiece)
         return replace(self, size_bytes=self.size_bytes + after.size_bytes, extents=self.extents + after.extents)
 
@@ -72,11 +71,9 @@ class ObjectTask(TaskStaging):
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing was written."""
         return not self._data and not self._keys
 
     def write(self, batches: Buffer) -> Piece:
-        """Add finished batches and return their location for a `Part`."""
         self._check_open()
         position = len(self._data)
         self._data += batches
@@ -86,7 +83,6 @@ class ObjectTask(TaskStaging):
         return piece
 
     def own_file(self) -> OwnObjects:
-        """Return a writer for a partition with many batches."""
         return OwnObjects(self)
 
     def write_alone(self, batches: Buffer) -> Piece:
@@ -122,7 +118,6 @@ class ObjectTask(TaskStaging):
         self._synced = not self.is_empty
 
     def abandon(self) -> None:
-        """Delete the objects of a failed attempt."""
         self._data.clear()
         for upload in self._uploads:
             upload.cancel()
@@ -168,13 +163,11 @@ class ObjectStaging(JobStaging):
         self._session = session
 
     def task(self, job: str) -> ObjectTask:
-        """Stage the output of one attempt of a task."""
         if not job or not job.replace("-", "").replace("_", "").isalnum():
             raise InvalidConfig(f"a job is named by letters, digits, - and _, not {job!r}")
         return ObjectTask(self._session, job)
 
     def put(self, job: str, data: bytes) -> str:
-        """Upload batches to an object of their own, and return its key for pieces."""
         self._session.check_writable()
         with self.task(job) as staged:
             piece = staged.write_alone(data)
@@ -230,7 +223,6 @@ class ObjectStaging(JobStaging):
         return described(rows)
 
     def last(self, name: str) -> Intent | None:
-        """Return the last transaction published under a name."""
         return stored_under(self._session, name)
 
     def replay_of(self, job: str, find: Callable[[], Intent | None], *, lock_timeout_s: float = 60.0) -> Intent | None:
@@ -242,7 +234,6 @@ class ObjectStaging(JobStaging):
         return found
 
     def forget_names(self) -> None:
-        """Drop the names under which nothing was published for a month."""
         before_ms = now_ms() - KEPT_MS
         names = self._session.look(lambda state: state.names_before(before_ms))
         if names:
@@ -323,11 +314,9 @@ class ObjectTransaction(Transaction):
         self._doubt: AmbiguousAppend | None = None
 
     def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
-        """Add one record. Its offset is known after the commit."""
         self.append_many(topic, [(value, key)])
 
     def append_many(self, topic: str, records: Iterable[RecordInput], partition: int | None = None) -> None:
-        """Add records, all of them or none."""
         self._check_open()
         found = self._topics.get(topic) or self._topics.setdefault(topic, self._topic_of(topic))
         for number, each in found._split(list(records), partition).items():
@@ -381,7 +370,6 @@ class ObjectTransaction(Transaction):
         ]
 
     def abort(self) -> None:
-        """Discard the transaction."""
         if self._state == "open":
             self._state = "aborted"
             self._parts.clear()
