@@ -154,7 +154,7 @@ NOT_VARIED: Mapping[str, str] = {
         "spark.writing:_HELD_BYTES spark.writing:_OWN_BYTES "
         "spark.commit:_INTENT_BYTES": "varied by stores.spark_write itself, which needs both of them small",
         "spark.planning:LEAST_TASK_BYTES spark.planning:TASK_BYTES spark.planning:SHARED_FROM "
-        "spark.reading:_BATCH_ROWS spark.history:_BATCH_ROWS": "how reading is shared out; nothing is written",
+        "spark.reading:_BATCH_ROWS spark.reading:_FILE_BATCH_ROWS": "how reading is shared out; nothing is written",
         "log.summaries:BLOCK_BYTES log.summaries:_STEP_BYTES": "how finely a log is summarised for queries, in memory",
         "spark.subscription:_REMEMBERED": "warnings that were given already",
         "store.base.partition:MOST_SHOWN store.base.partition:_SHOWN_BYTES store.descriptions:_MOST_ROWS "

@@ -3,7 +3,8 @@
 A task opens the store and checks that store and topics are the ones the driver planned with. It reads each slice
 completely or raises `DataLoss` (see `sawlog.log.slices`). With failOnDataLoss=false it logs a warning for records that
 are gone and reads the rest of the slice. Storage errors are always raised, because they say nothing about the records;
-so is a different store at the same path, because the records are in the right one.
+so is a different store at the same path, because the records are in the right one. With `startingTable` a task may
+also read a file of the topic's table, with pyarrow and in the record's columns.
 
 `freeze_heap` keeps PySpark's garbage collection short. PySpark collects after every task, over all objects of the
 process: hundreds of thousands of permanent ones from pyarrow, numpy and pandas, which took a third of a worker's time
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -45,13 +47,28 @@ __all__ = ["BatchReader", "DataLoss", "Task", "arrow_schema", "read"]
 
 #: Maximum number of rows per Arrow batch; a batch also covers at most two megabytes of the log.
 _BATCH_ROWS = 65_536
+#: The same, for the files of a table.
+_FILE_BATCH_ROWS = 16_384
 
 _SOURCES = {"timestampType": "timestamp_type"}
 
 
+@dataclass(frozen=True)
+class TableFileTask(InputPartition):
+    """One table file, restricted to an offset range of one partition."""
+
+    path: str
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+
 def read(task: Any, columns: Sequence[str], options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Read the records of a task."""
-    if isinstance(task, Task):  # Spark creates one task without a value if there is nothing to read
+    if isinstance(task, TableFileTask):
+        yield from _read_table_file(task, columns)
+    elif isinstance(task, Task):  # Spark creates one task without a value if there is nothing to read
         with _TaskReader(task, columns, options) as reading:
             for piece in task.pieces:
                 yield from reading.read(piece)
@@ -128,14 +145,53 @@ class _TaskReader:
         self._losses.report(str(loss), cause=loss)
 
 
-def _column(batch: pa.RecordBatch, name: str, piece: PartitionSlice, kind: pa.DataType) -> pa.Array:
+def _read_table_file(task: TableFileTask, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read the records of a table file."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    shape = arrow_schema(columns)
+    needed = {"offset", "partition", *columns} - {"topic", "timestampType"}
+    try:
+        file = pq.ParquetFile(task.path)
+    except FileNotFoundError as error:
+        raise DataLoss(
+            f"{task.path} is gone: the table has merged it and removed it since this micro-batch was planned. Start "
+            "the query again"
+        ) from error
+    with file:
+        groups = [number for number in range(file.num_row_groups) if _has(file.metadata.row_group(number), task)]
+        for batch in file.iter_batches(_FILE_BATCH_ROWS, groups, columns=sorted(needed)):
+            offsets = batch.column("offset")
+            wanted = pc.and_(pc.equal(batch.column("partition"), task.partition), pc.greater_equal(offsets, task.first))
+            chosen = batch.filter(pc.and_(wanted, pc.less(offsets, task.last)))
+            if chosen.num_rows:
+                arrays = [_column(chosen, name, task, shape.field(name).type) for name in columns]
+                yield pa.RecordBatch.from_arrays(arrays, schema=shape)
+
+
+def _has(metadata: Any, task: TableFileTask) -> bool:
+    """Return whether a row group may contain records of a task, by its statistics."""
+    for number in range(metadata.num_columns):
+        column = metadata.column(number)
+        if column.path_in_schema == "offset" and column.statistics is not None and column.statistics.has_min_max:
+            return bool(column.statistics.max >= task.first and column.statistics.min < task.last)
+    return True
+
+
+def _column(batch: pa.RecordBatch, name: str, task: PartitionSlice | TableFileTask, kind: pa.DataType) -> pa.Array:
+    """Return one of Spark's columns."""
     import pyarrow as pa
 
+    stored = _SOURCES.get(name, name)
     if name == "topic":
-        return pa.repeat(pa.scalar(piece.topic, pa.string()), batch.num_rows)
+        return pa.repeat(pa.scalar(task.topic, kind), batch.num_rows)
     if name == "partition":
-        return pa.repeat(pa.scalar(piece.partition, pa.int32()), batch.num_rows)
-    found = batch.column(_SOURCES.get(name, name))
+        return pa.repeat(pa.scalar(task.partition, kind), batch.num_rows)
+    if stored not in batch.schema.names:  # a table has no timestamp types
+        return pa.nulls(batch.num_rows, kind)
+    found = batch.column(stored)
     if name == "headers":  # null if there are none, as with Kafka's source
         import pyarrow.compute as pc
 

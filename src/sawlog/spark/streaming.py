@@ -9,6 +9,14 @@ Progress is published as the group's offsets, so that tools can show the lag. It
 deleted because of it. Spark's `commit` comes one micro-batch late, so progress is also published when Spark asks for
 the records after it.
 
+With `startingTable` a stream begins with the tables of its topics, then continues with the log. Offsets mean the same
+in both, so a micro-batch is still a set of offset ranges: the part of a range below the table's end is read from the
+table's files, the rest from the log. Which of the two holds a record may change between attempts, because the table job
+moves records to the table and retention removes them from the log; the record is the same. So delivery is exactly once
+for the same reasons as without a table, and the checkpoint has the same format: the option can be removed once the log
+holds everything still to be read. A table without a column `value` cannot be used. Records in the quarantine are read
+as well, so that the stream returns everything the log held.
+
 The positions in Spark's checkpoint have their own format (subscription.py) and are checked before use (planning.py):
 records that are gone or were replaced are detected.
 
@@ -32,15 +40,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from .. import tables
 from ..clock import Stopwatch
-from ..errors import DataLoss, SawlogError, TopicNotFound
+from ..errors import DataLoss, InvalidConfig, SawlogError, TopicNotFound
+from ..sql.history import check_same_log, check_same_topic
 from ..store.base import Store, Topic, TopicPartition
+from ..tables.formats import DataFile, TableSnapshot
 from . import subscription
-from .history import TableFileTask, TableHistory
-from .history import read as read_history
 from .options import OffsetSpec, ReadOptions
 from .planning import clamp_to_store, drop_missing_topics, plan, starts
-from .reading import arrow_schema, read
+from .reading import TableFileTask, read
 from .subscription import EpochPosition, Json, Positions, SubscribedPartitions
 
 if TYPE_CHECKING:
@@ -206,8 +215,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the records of one partition. Runs in a task."""
-        if isinstance(partition, TableFileTask):
-            return read_history(partition, self._columns, arrow_schema(self._columns))
         return read(partition, self._columns, self._options)
 
     def commit(self, end: Json) -> None:
@@ -271,3 +278,81 @@ def split_quota(ahead: dict[TopicPartition, int], most: int) -> dict[TopicPartit
         shares[each] -= given
         left += given
     return shares
+
+
+# --- tables
+
+
+class TableHistory:
+    """The tables of the topics that a stream reads."""
+
+    def __init__(self, places: SubscribedPartitions) -> None:
+        self._places = places
+
+    def begun(self, before: Positions, partitions: Sequence[tuple[Topic, int]]) -> Positions:
+        """Add a position for every partition that is new to the query: the start of its table."""
+        at: dict[TopicPartition, EpochPosition] = {}
+        found: dict[str, TableSnapshot | None] = {}
+        for topic, number in partitions:
+            if (topic.name, number) in before.at:
+                continue
+            if topic.name not in found:
+                found[topic.name] = _snapshot(topic)
+            snapshot = found[topic.name]
+            if snapshot is not None and number in snapshot.marks:
+                log = topic.partition(number)
+                start = min(snapshot.marks[number].start, log.lowest_offset)
+                at[topic.name, number] = EpochPosition(start, log.position()[1])
+        return replace(before, at={**before.at, **at}) if at else before
+
+    def plan_table_reads(self, start: Positions, end: Positions) -> tuple[Positions, list[InputPartition]]:
+        """Return the positions from which the log must be read, and the tasks for the table files before them."""
+        tasks: list[InputPartition] = []
+        at = dict(start.at)
+        store = self._places.store
+        for name in sorted({topic for topic, _ in end.at}):
+            if name not in store:
+                continue  # planning the log reports it
+            topic = store.topic(name)
+            if end.is_recreated(name, topic.id, store.id) or start.is_recreated(name, topic.id, store.id):
+                continue
+            snapshot = _snapshot(topic)
+            if snapshot is None:
+                continue
+            files = [*snapshot.data, *_bad_files(topic)]
+            for (_, number), last in sorted(each for each in end.at.items() if each[0][0] == name):
+                first, mark = at.get((name, number)), snapshot.marks.get(number)
+                if mark is None or first is None or first.offset >= mark.end:
+                    continue
+                check_same_log(topic, number, mark)
+                until = min(last.offset, mark.end)
+                tasks += _tasks(files, name, number, max(first.offset, mark.start), until)
+                at[name, number] = EpochPosition(max(until, first.offset), first.epoch)
+        return replace(start, at=at), tasks
+
+
+def _snapshot(topic: Topic) -> TableSnapshot | None:
+    info = topic.table
+    if info is None:
+        return None
+    found = tables.snapshot(info)
+    check_same_topic(found, topic)
+    if "value" not in found.schema.names:
+        raise InvalidConfig(f"option startingTable: the table of {topic.name!r} has no column value")
+    return found
+
+
+def _bad_files(topic: Topic) -> Sequence[DataFile]:
+    """The quarantine's files. Call after reading the table: the quarantine is committed first."""
+    info = topic.table
+    found = None if info is None else tables.open_table(tables.quarantine_of(info)).snapshot()
+    return () if found is None else found.data
+
+
+def _tasks(files: Sequence[DataFile], topic: str, number: int, first: int, last: int) -> Iterator[TableFileTask]:
+    for file in files:
+        if file.partitions is not None and not file.partitions.first <= number <= file.partitions.last:
+            continue
+        if file.offsets is not None and (file.offsets.last < first or file.offsets.first >= last):
+            continue
+        yield TableFileTask(file.path, topic, number, first, last)
