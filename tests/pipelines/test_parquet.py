@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sawlog.pipelines.targets import ParquetTarget
+from sawlog.pipelines.export import ParquetTarget
 from sawlog.storage import FileDirectory, checksummed
 
 NAME = "0123456789abcdef"

@@ -42,7 +42,8 @@ from ..tables import columns as ddl
 from ..tables import files
 from ..tables.columns import RECORD, check_names, evolved, table_schema, value_fields, value_schema
 from ..tables.formats import FORMATS, Mark, TableIdentity, TableSnapshot, check_package
-from . import running, targets
+from . import running
+from .export import with_times, write_parquet
 from .rounds import Frontier, RoundFiles, RoundResult, Rounds
 from .running import STATE_DIRECTORY, Advance
 
@@ -354,12 +355,12 @@ class _Job:
         parsed = parsing.parsed(rows, fields)
         self._put(parsing.good(parsing.observe_bad_rows(parsed, counts), fields), schema, work.files)
         if counts.get[parsing.BAD]:
-            targets.write(parsing.bad(parsed, fields), work.bad_files)
+            write_parquet(parsing.bad(parsed, fields), work.bad_files)
 
     def _put(self, rows: DataFrame, schema: pa.Schema, path: Path) -> None:
         by = self._params.by
         chosen = rows.select(*(f"`{name}`" for name in schema.names))
-        targets.write(targets.with_times(chosen, by), path, by)
+        write_parquet(with_times(chosen, by), path, by)
 
     def _widen(self, found: TableSnapshot, schema: pa.Schema) -> None:
         """Delta: rewrite the files of a column that becomes wider; the other formats read both types."""
