@@ -49,7 +49,6 @@ from ..store.directory.store import DirectoryStore
 from ..tables.files import SMALL_SHARE, data_files, sync, write_together
 from ..tables.formats import check_package
 from . import running
-from .ingest import parsed_schema
 from .running import CHECKPOINT, STATE_DIRECTORY, Advance
 
 if TYPE_CHECKING:
@@ -169,16 +168,11 @@ def _state(
         _check_same(state, asked, str(Path(directory.path).parent))
         if params.schema is None:
             return state
-        state["schema"] = parsed_schema(params.schema).json()
     else:
-        shape = (
-            None
-            if not params.json
-            else parsed_schema(params.schema).json()
-            if params.schema
-            else _inferred(spark, params, root)
-        )
+        shape = _inferred(spark, params, root) if params.json and params.schema is None else None
         state = {"id": uuid.uuid4().hex, **asked, "schema": shape}
+    if params.schema is not None:
+        state["schema"] = running.parsed_schema(params.schema).json()
     checksummed.store(directory, _STATE, state)
     return state
 

@@ -26,6 +26,7 @@ from ..store.directory.store import DirectoryStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 
 #: Called with the progress since the last call.
@@ -228,3 +229,17 @@ def one_line_errors() -> Iterator[None]:
         yield
     except PySparkException as error:
         raise failure(error) from error
+
+
+def parsed_schema(text: str) -> StructType:
+    """Parse a schema given as DDL."""
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import StructType
+
+    try:
+        found = StructType.fromDDL(text)
+    except ParseException as error:
+        raise InvalidConfig(f"{text!r} is not a schema such as 'id int, name string': {failure(error)}") from error
+    if not isinstance(found, StructType):
+        raise InvalidConfig(f"{text!r} is not a schema such as 'id int, name string'")
+    return found
