@@ -56,6 +56,21 @@ def test_every_name_of_the_reference_exists(monkeypatch: pytest.MonkeyPatch) -> 
             assert [name for name in part.names if not hasattr(module, name)] == [], part.module
 
 
+def test_every_page_is_in_exactly_one_part_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make docs` also refuses a page that is in none."""
+    monkeypatch.syspath_prepend(ROOT / "docs" / "site")
+    mirror = importlib.import_module("mirror")
+    placed = [*mirror.HOW_TO, *mirror.REFERENCE, *mirror.EXPLANATION, *mirror.PROJECT]
+    pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/internals/*.md")]}
+    assert sorted(page for page in placed if page.startswith("docs/")) == sorted(pages)
+    assert all((ROOT / page).exists() for _, page, _ in mirror.CARDS)
+
+
+def test_no_two_pages_have_the_same_title() -> None:
+    titles = [document.read_text(encoding="utf-8").split("\n", 1)[0] for document in DOCUMENTS]
+    assert len(titles) == len(set(titles)), sorted(titles)
+
+
 def build(checkout: Path, target: Path) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("sphinx", reason="`make docs` installs it")
     command = [sys.executable, checkout / "docs" / "site" / "make_site.py", target]

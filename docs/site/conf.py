@@ -24,6 +24,8 @@ myst_heading_anchors = 4  # a link to #a-heading works as it does where the Mark
 
 html_theme = "furo"
 html_title = f"sawlog {release}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_search_scorer = str(Path(__file__).parent / "static" / "scorer.js")
 html_show_sourcelink = False
 html_copy_source = False

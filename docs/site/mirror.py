@@ -15,30 +15,70 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = "docs/guide"
 DECISIONS = "docs/adr"
-#: Order of the pages in docs/; other pages follow by name.
-ORDER = (
-    "features",
-    "guarantees",
-    "how-a-segmented-log-works",
-    "visibility",
-    "several-processes",
-    "async",
-    "typed",
-    "queues",
-    "tables",
-    "cli",
-    "spark",
-    "exactly-once",
-    "streaming-job",
-    "tables-spark",
-    "broker",
-    "broker-limits",
-    "security",
-    "testing-kafka-programs",
-    "interop",
+#: The parts of the site, after the tutorials, each with its pages in order. Every page of docs/ is in one of them.
+HOW_TO = (
+    "docs/queues.md",
+    "docs/testing-kafka-programs.md",
+    "docs/streaming-job.md",
+    "docs/tables-spark.md",
+    "docs/replicas.md",
+    "docs/interop.md",
+    "docs/security.md",
+    "docs/acls.md",
+    "docs/brokers-over-a-bucket.md",
 )
-DESIGN = ("ARCHITECTURE.md", "docs/dependencies.md", "benchmarks/README.md")
+REFERENCE = (
+    "docs/features.md",
+    "docs/cli.md",
+    "api/index.md",
+    "docs/tables.md",
+    "docs/typed.md",
+    "docs/async.md",
+    "docs/spark.md",
+    "docs/broker.md",
+    "docs/broker-limits.md",
+    "docs/compatibility.md",
+    "docs/object-storage.md",
+    "docs/dependencies.md",
+    "docs/glossary.md",
+)
+EXPLANATION = (
+    "docs/how-a-segmented-log-works.md",
+    "docs/choosing.md",
+    "docs/acknowledgements.md",
+    "docs/guarantees.md",
+    "docs/visibility.md",
+    "docs/several-processes.md",
+    "docs/exactly-once.md",
+    "docs/faq.md",
+    "ARCHITECTURE.md",
+    "docs/internals/testing.md",
+    "benchmarks/README.md",
+)
 PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+#: The cards of the front page: a task, the page for it, and what the reader gets there.
+CARDS = (
+    ("Write and read records", "docs/guide/first-log.md", "Offsets, reading, waiting: ten minutes with one log."),
+    ("Share work between consumers", "docs/guide/topics-and-groups.md", "Topics, keys, partitions and groups."),
+    ("Run background jobs", "docs/queues.md", "Acknowledge messages one by one, with retries and dead letters."),
+    ("Stream with Spark", "docs/guide/spark.md", "Read and write topics exactly once, in batch and streaming."),
+    ("Query with SQL", "docs/tables.md", "SQL, Arrow, Polars and pandas over topics."),
+    ("Connect Kafka clients", "docs/broker.md", "`sawlog serve`, for clients in any language."),
+    ("Test a Kafka program", "docs/testing-kafka-programs.md", "A broker inside pytest, without containers or Java."),
+    (
+        "Keep the log in a bucket",
+        "docs/object-storage.md",
+        "S3, Google Cloud Storage, Azure: many machines, no server.",
+    ),
+    ("Choose how safe and how fast", "docs/guide/durability.md", "What an acknowledgement costs, and what survives."),
+    ("Move from Kafka", "docs/guide/moving-from-kafka.md", "What stays the same, what is different."),
+    (
+        "Understand how it works",
+        "docs/how-a-segmented-log-works.md",
+        "From the idea of a log to the code, step by step.",
+    ),
+    ("Decide whether it fits", "docs/choosing.md", "sawlog next to Kafka, Redis, NATS, SQLite and RocksDB."),
+)
 _LINK = re.compile(r"(?<=\]\()(?P<path>[^)#:\s]+)(?P<anchor>#[^)]*)?(?=\))")
 
 
@@ -91,14 +131,18 @@ def _listing(folder: Path) -> str:
 
 
 def _front() -> str:
-    """The first page: the README's first paragraphs and picture, and the way to everything."""
+    """The first page: the README's first paragraphs and picture, cards by task, and the way to everything."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     title, *paragraphs = readme.split("\n\n")
-    lines = [title, "", "\n\n".join(paragraphs[:3]), ""]
-    lines += _tree("Start", ["Overview <README>", *_guide(), "examples/README.md"])
-    lines += _tree("In depth", _pages())
-    lines += _tree("Reference", ["api/index.md"])
-    lines += _tree("Design", [*DESIGN, *_internals(), f"{DECISIONS}/index.md"])
+    lines = [title, "", "\n\n".join(paragraphs[:3]), "", "::::{container} cards"]
+    for task, page, about in CARDS:
+        lines += [":::{container} card", f"**[{task}]({page})**", "", about, ":::"]
+    lines += ["::::", ""]
+    lines += _tree("Tutorials", ["Overview <README>", *_guide(), "examples/README.md"])
+    lines += _tree("How-to guides", HOW_TO)
+    lines += _tree("Reference", REFERENCE)
+    lines += _tree("Explanation", EXPLANATION)
+    lines += _tree("Design decisions", [f"{DECISIONS}/index.md"])
     lines += _tree("Project", PROJECT)
     return "\n".join(lines)
 
@@ -118,18 +162,6 @@ def _guide() -> Iterator[str]:
     for name in dict.fromkeys(["README.md", *linked, *sorted(pages)]):
         if name in pages:
             yield f"{GUIDE}/{name}"
-
-
-def _pages() -> list[str]:
-    names = {path.stem for path in ROOT.glob("docs/*.md")} - {Path(page).stem for page in DESIGN}
-    known = [name for name in ORDER if name in names]
-    return [f"docs/{name}.md" for name in (*known, *sorted(names - set(known)))]
-
-
-def _internals() -> list[str]:
-    placed = (GUIDE, DECISIONS, "docs/site")
-    found = (path for path in documents() if len(path.parts) > 2 and path.parts[0] == "docs")
-    return [str(path) for path in found if not str(path).startswith(placed)]
 
 
 def _decisions() -> str:
