@@ -111,7 +111,6 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.index:_LANDMARK_STEP", 1, 2),
     _one("log.index:_LANDMARK_BATCHES", 1, 2),
     _one("batch.kernel:_PAGE_MARGIN_BYTES", 0, 100),
-    _one("log.reader:_LAST_STEP", 1, 2),
     _one(SHORT_BYTES, 0, 10, 100),
     _one("log.reader:RECORD_CHUNK_BYTES", 64, 200, 900),
     _one("log.reader:_FORGET_BYTES", 1, 500),

@@ -534,9 +534,6 @@ class Log(Partition, Closing):
     def _readable(self) -> Reader:
         return self._access.readable()
 
-    def _last(self) -> Record | None:
-        return self._readable().last()
-
     def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
         """Return the record at `offset`; `OffsetOutOfRange` if there is none."""
         if self._access.closed:

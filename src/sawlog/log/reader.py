@@ -16,7 +16,6 @@ Memory: a scan reads about a megabyte at a time and releases mapped pages after 
 from __future__ import annotations
 
 import errno
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -55,8 +54,6 @@ _FetchedFields = tuple[tuple[memoryview, ...], int, int, tuple[tuple[int, int], 
 #: Mapped pages that a scan has passed are released when they add up to this.
 _FORGET_BYTES = 32 << 20
 ARROW_ROWS = 65_536
-#: Number of offsets before the end to search first for the last record, and the factor for each further step.
-_LAST_STEP, _LAST_FACTOR = 16, 8
 #: Python objects are made from fewer bytes at a time: otherwise more of them would be alive than fit into the
 #: caches.
 RECORD_CHUNK_BYTES = 256 << 10
@@ -220,26 +217,6 @@ class Reader:
         except CorruptBatch:
             return offset
         return end if found is None else found.offset
-
-    def last(self) -> Record | None:
-        """Return the last committed record; None if there is none. The offset before the end may be a marker, a gap or
-        an aborted record."""
-        segments = self.segments
-        lowest, end = self.span(None, None)
-        for segment in reversed(segments.all):
-            found = self._last_in(max(segment.base_offset, lowest), min(segment.next_offset, end))
-            if found is not None:
-                return found
-        return self._last_in(lowest, segments.lowest_offset)  # tiered segments
-
-    def _last_in(self, first: int, stop: int) -> Record | None:
-        step = _LAST_STEP
-        while first < stop:
-            start = max(stop - step, first)
-            if found := deque(self.scan(start, stop), maxlen=1):
-                return found[0]
-            stop, step = start, step * _LAST_FACTOR
-        return None
 
     # --- many records
 

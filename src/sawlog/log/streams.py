@@ -12,7 +12,7 @@ the log ends before it. Whatever fails (the stream is too long or raises, the di
 is truncated to its previous end. The stream holds the log's lock: other appends block, reads do not.
 
 An async stream may be slow and must not hold a lock across an await. It is collected in memory up to 16 KiB, beyond
-that in a file of its own (`Spool`), and copied once its length is known. Other appends continue meanwhile.
+that in a file of its own (`Spool`), and streamed from there once it is complete. Other appends continue meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from typing import Any
 
 from ..batch import kernel
-from ..batch.build import seal
 from ..batch.checksum import combine, crc32c
 from ..batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
 from ..batch.inputs import HeadersInput, record_error
@@ -49,7 +48,7 @@ class StreamedBatch:
     """Bytes around a streamed value, and the length and CRC of the value so far."""
 
     def __init__(self, key: Any, headers: Any, timestamp: Any, *, append_time: bool) -> None:
-        self.around = self._before, self._after, self.timestamp = _around(key, headers, timestamp)
+        self._before, self._after, self.timestamp = _around(key, headers, timestamp)
         self._append_time = append_time
         if append_time:
             self.timestamp = now_ms()
@@ -117,16 +116,6 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _shortest(number: int) -> bytes:
-    """Encode a zig-zag varint as `append` does."""
-    shifted, made = number << 1, bytearray()
-    while shifted > 127:
-        made.append(shifted & 127 | 128)
-        shifted >>= 7
-    made.append(shifted)
-    return bytes(made)
-
-
 def _padded(number: int) -> bytes:
     """Encode a zig-zag varint in exactly five bytes, which every Kafka client tested accepts."""
     shifted = number << 1
@@ -192,7 +181,9 @@ def append_stream(
         if taken[2] or (blocks.ended and len(first) <= most):  # complete: a batch like any other
             offset = _append_short(appender, first, key, headers, timestamp)
         else:
-            offset = _append_long(appender, first, blocks, key, headers, timestamp)
+            append_time = appender.encoders.recipe.append_time
+            batch = StreamedBatch(key, headers, timestamp, append_time=append_time)
+            offset = _append_long(appender, batch, first, blocks)
     appender.settle(offset + 1)
     return offset
 
@@ -210,19 +201,8 @@ def _append_short(appender: Appender, value: Buffer, key: Any, headers: Any, tim
         appender.stream_encoders.give_back(encoder)
 
 
-def _append_framed(appender: Appender, value: Buffer, around: tuple[bytes, bytes, int]) -> int:
-    """Append a value as `_append_short` does, with the rest of the record already encoded."""
-    before, after, timestamp = around
-    record = b"".join((before, _shortest(len(value)), value, after))
-    buffer = bytearray(HEADER_BYTES) + _shortest(len(record)) + record
-    recipe = appender.stream_encoders.recipe
-    return appender.place(seal(buffer, len(buffer), 1, timestamp, timestamp, recipe)).start
-
-
-def _append_long(
-    appender: Appender, first: Buffer, blocks: Blocks, key: Any, headers: Any, timestamp: int | None
-) -> int:
-    batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
+def _append_long(appender: Appender, batch: StreamedBatch, first: Buffer, blocks: Blocks) -> int:
+    """Append the value that begins with the block `first`. The caller holds the lock."""
     segment, bound = appender.active.segment_for_stream(batch.timestamp)
     blocks.bound = bound - batch.overhead_bytes
     blocks.check()
@@ -258,7 +238,7 @@ def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: B
 class Blocks:
     """Chunks of a stream, gathered into blocks: copying small chunks costs less than writing each of them."""
 
-    def __init__(self, source: Iterator[bytes], max_bytes: int | None, taken: _Taken) -> None:
+    def __init__(self, source: Iterator[Buffer], max_bytes: int | None, taken: _Taken) -> None:
         """`taken` holds the chunks already taken from the source."""
         self._source = source
         self._taken: _Taken | None = taken
@@ -311,12 +291,18 @@ class Spool:
 
     _number = 0
 
-    def __init__(self, appender: Appender, batch: StreamedBatch, max_bytes: int | None) -> None:
+    def __init__(
+        self, appender: Appender, key: Any, headers: HeadersInput, timestamp: int | None, max_bytes: int | None
+    ) -> None:
         if max_bytes is not None:
             _checked_max_bytes(max_bytes)
         self._appender = appender
-        self._batch = batch
+        self._key = key
+        self._headers = tuple(headers) if isinstance(headers, Iterator) else headers  # they are encoded twice
+        append_time = appender.encoders.recipe.append_time
+        self._batch = StreamedBatch(key, self._headers, timestamp, append_time=append_time)
         self._max_bytes = max_bytes
+        self._value_bytes = 0
         self._bound = 0
         self._name = ""
         self._storage: Storage | None = None
@@ -369,43 +355,38 @@ class Spool:
         file.append(data)
 
     def _take(self, data: Buffer) -> None:
-        _check_length(self._batch.value_bytes + len(data), self._bound, self._max_bytes)
-        self._batch.take(data)
+        _check_length(self._value_bytes + len(data), self._bound, self._max_bytes)
+        self._value_bytes += len(data)
 
     def place(self, expect_offset: int | None = None) -> int:
         """Append the collected value as one record and return its offset; `OffsetMismatch` if that is not the expected
         one."""
-        appender, batch = self._appender, self._batch
+        appender = self._appender
         with appender.lock:
             appender.check_open()
             if expect_offset is not None:
                 check_expected(expect_offset, appender.active.segment.tail[0])
             if self._storage is None:
                 self._check_kept()
-                offset = _append_framed(appender, self._held, batch.around)
+                offset = _append_short(appender, self._held, self._key, self._headers, self._batch.timestamp)
             else:
                 offset = self._copy()
         appender.settle(offset + 1)
         return offset
 
     def _copy(self) -> int:
-        """Copy the file into the log. The caller holds the lock."""
-        appender, batch = self._appender, self._batch
-        segment, bound = appender.active.segment_for_stream(batch.timestamp)
-        if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
-            segment = appender.active.rotate()  # other appends have filled the segment meanwhile
-            _, bound = appender.active.segment_for_stream(batch.timestamp)
-        _check_length(batch.value_bytes, bound - batch.overhead_bytes, self._max_bytes)
-        with appender.appending() as offset:
-            size, storage = segment.size, segment.storage
-            appender.active.truncate_leftover()
-            storage.append(batch.prefix(offset, appender.durability.epoch))
-            for position in range(0, batch.value_bytes, _COPY_BYTES):
-                storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
-            storage.append(batch.suffix)
-            segment.reach(offset + 1, storage.size)
-            segment.index.add(offset, size, storage.size - size, batch.max_timestamp)
-        return offset
+        """Stream the file into the log. The caller holds the lock."""
+        active, batch = self._appender.active, self._batch
+        segment, bound = active.segment_for_stream(batch.timestamp)
+        if batch.overhead_bytes + self._value_bytes > bound and segment.tail[1]:
+            active.rotate()  # other appends have filled the segment meanwhile
+        blocks = Blocks(self._chunks(), self._max_bytes, ([], None, False))
+        return _append_long(self._appender, batch, blocks.take(), blocks)
+
+    def _chunks(self) -> Iterator[memoryview]:
+        file = self._file()
+        for position in range(0, self._value_bytes, _COPY_BYTES):
+            yield file.view(position, min(_COPY_BYTES, self._value_bytes - position))
 
     def discard(self) -> None:
         """Delete the file."""
@@ -433,10 +414,9 @@ async def append_stream_async(
 ) -> int:
     """Append one record from an async iterable of chunks and return its offset. `run` runs a blocking call in a thread;
     `run_to_end` does too, and a cancellation cannot undo it."""
-    batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
+    spool = Spool(appender, key, headers, timestamp, max_bytes)
     if not hasattr(chunks, "__aiter__"):
         raise InvalidRecordType(f"append_stream_async expects an async iterable, not {type(chunks).__name__}")
-    spool = Spool(appender, batch, max_bytes)
     try:
         await run(spool.open)
         source = chunks.__aiter__()
