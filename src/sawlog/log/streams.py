@@ -33,7 +33,7 @@ from .appender import Appender, check_expected
 from .files import TMP, file_name
 from .segment import Segment
 
-_COPY_BYTES = 4 << 20
+_COPY_BYTES = 1 << 20
 #: Result of `kernel.gather_chunks`.
 _Taken = tuple[list[bytes], tuple[object] | None, bool]
 #: Record without key and headers: the bytes from its attributes to its key, and those after its value.
