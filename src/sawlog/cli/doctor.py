@@ -36,7 +36,7 @@ from ..log.verify import missing_ends
 from ..storage.system import sync_data
 from . import FAILED
 from .options import MaybeData, MaybeDirectoryData, Output, option, parsed
-from .output import Column, Printer, note
+from .output import Column, Printer, columns
 from .parsing import size_bytes
 from .places import open_directory, open_groups_log
 from .produce import Compression
@@ -73,6 +73,10 @@ class CheckResult:
     advice: str = ""
 
 
+#: State, detail and advice of a check.
+Finding = tuple[str, str] | tuple[str, str, str]
+
+
 def doctor(
     data: MaybeData = None,
     directory: Path | None = option("--dir DIR", "Check a directory that holds no store yet."),
@@ -99,34 +103,30 @@ def doctor(
         raise FileNotFoundError(f"{place} is not a directory; create it first, or give an existing one")
     else:
         found = list(examine(place, data if directory is None else None))
-    columns = [Column("state"), Column("check"), Column("detail", cut=False), Column("advice")]
     printer = Printer(output)
-    if printer.for_people:
-        printer.rows(found, columns[:3])
-        for each in found:
-            if each.advice:
-                note(f"{each.check}: {each.advice}")
-    else:
-        printer.rows(found, columns)
+    printer.rows(found, columns("state check detail", "" if printer.for_people else "advice"))
+    for each in found:
+        if each.advice:
+            printer.remark(f"{each.check}: {each.advice}")
     if any(each.state == BAD for each in found):
         raise typer.Exit(FAILED)
 
 
 def examine(place: Path, data: str | None) -> Iterator[CheckResult]:
     """Run all checks."""
-    checks: list[Callable[[], CheckResult]] = [
-        _versions,
-        _kernel,
-        lambda: _file_system(place),
-        lambda: _free_space(place),
-        lambda: _lock(place),
-        lambda: _sync(place),
-        _open_files,
-        _file_size,
-        _maps,
-    ]
-    for check in checks:
-        yield check()
+    checks: dict[str, Callable[[], Finding]] = {
+        "versions": _versions,
+        "kernel": _kernel,
+        "file system": lambda: _file_system(place),
+        "free space": lambda: _free_space(place),
+        "locks": lambda: _lock(place),
+        "fsync": lambda: _sync(place),
+        "open files": _open_files,
+        "file size": _file_size,
+        "mappings": _maps,
+    }
+    for name, check in checks.items():
+        yield CheckResult(name, *check())
     if data is not None:
         yield from _store(data)
 
@@ -139,8 +139,8 @@ def examine_bucket(url: str) -> Iterator[CheckResult]:
     )
     from ..store.objects.bucket import Bucket
 
-    yield _versions()
-    yield _kernel()
+    yield CheckResult("versions", *_versions())
+    yield CheckResult("kernel", *_kernel())
     bucket = Bucket(url)
     try:
         tried = selftest.run(bucket, selftest.BRIEF_SCALE, names=selftest.BRIEF)
@@ -163,15 +163,14 @@ def examine_bucket(url: str) -> Iterator[CheckResult]:
 # --- the program
 
 
-def _versions() -> CheckResult:
-    return CheckResult("versions", OK, f"sawlog {__version__}, Python {platform.python_version()}, {platform.system()}")
+def _versions() -> Finding:
+    return OK, f"sawlog {__version__}, Python {platform.python_version()}, {platform.system()}"
 
 
-def _kernel() -> CheckResult:
+def _kernel() -> Finding:
     if kernel_info().compiled:
-        return CheckResult("kernel", OK, "compiled")
-    return CheckResult(
-        "kernel",
+        return OK, "compiled"
+    return (
         WARNING,
         "interpreted: 20 to 200 times slower",
         "install a C compiler, then run `make kernel` or `pip install .` in the clone",
@@ -181,23 +180,16 @@ def _kernel() -> CheckResult:
 # --- the directory
 
 
-def _file_system(place: Path) -> CheckResult:
+def _file_system(place: Path) -> Finding:
     kind = file_system_of(place.resolve())
     if kind is None:
-        return CheckResult("file system", OK, "unknown: this system does not report it")
+        return OK, "unknown: this system does not report it"
     name = kind.removeprefix("fuse.")
     if kind in _ODD_FILE_SYSTEMS:
-        return CheckResult(
-            "file system", WARNING, f"{kind} {_ODD_FILE_SYSTEMS[kind]}", "use a local disk with ext4 or xfs"
-        )
+        return WARNING, f"{kind} {_ODD_FILE_SYSTEMS[kind]}", "use a local disk with ext4 or xfs"
     if kind.startswith("fuse"):
-        return CheckResult(
-            "file system",
-            WARNING,
-            f"{name} through FUSE",
-            "make sure that fsync, flock and mmap work on it, or use ext4",
-        )
-    return CheckResult("file system", OK, kind)
+        return WARNING, f"{name} through FUSE", "make sure that fsync, flock and mmap work on it, or use ext4"
+    return OK, kind
 
 
 def file_system_of(path: Path) -> str | None:
@@ -215,20 +207,15 @@ def file_system_of(path: Path) -> str | None:
     return kind
 
 
-def _free_space(place: Path) -> CheckResult:
+def _free_space(place: Path) -> Finding:
     usage = shutil.disk_usage(place)
     detail = f"{size_text(usage.free)} of {size_text(usage.total)} free"
     if usage.free < _FREE_LEAST_BYTES or usage.free < usage.total * _FREE_LEAST_SHARE:
-        return CheckResult(
-            "free space",
-            WARNING,
-            detail,
-            "free some space, or set retention.bytes: writing stops when the disk is full",
-        )
-    return CheckResult("free space", OK, detail)
+        return WARNING, detail, "free some space, or set retention.bytes: writing stops when the disk is full"
+    return OK, detail
 
 
-def _lock(place: Path) -> CheckResult:
+def _lock(place: Path) -> Finding:
     """Check that flock works. Uses an open directory, so that nothing has to be written."""
     with contextlib.ExitStack() as last:
         first, second = os.open(place, os.O_RDONLY), os.open(place, os.O_RDONLY)
@@ -237,36 +224,28 @@ def _lock(place: Path) -> CheckResult:
         try:
             fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            return CheckResult("locks", WARNING, f"not tested: {error.strerror}")
+            return WARNING, f"not tested: {error.strerror}"
         try:
             fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return CheckResult("locks", OK, "flock excludes other processes")
-    return CheckResult(
-        "locks", BAD, "flock grants the same lock twice", "two writers could write at once here: use a local disk"
-    )
+            return OK, "flock excludes other processes"
+    return BAD, "flock grants the same lock twice", "two writers could write at once here: use a local disk"
 
 
-def _sync(place: Path) -> CheckResult:
+def _sync(place: Path) -> Finding:
     """Measure fdatasync, the cost of durability."""
     file = place / f".sawlog-doctor-{os.getpid()}"
     try:
         times_ms = measure_sync(file)
     except OSError as error:
-        return CheckResult(
-            "fsync", WARNING, f"not measured: {error.strerror}", "run it as a user with write permission there"
-        )
+        return WARNING, f"not measured: {error.strerror}", "run it as a user with write permission there"
     median, worst = times_ms[len(times_ms) // 2], times_ms[min(len(times_ms) * 99 // 100, len(times_ms) - 1)]
     detail = f"{duration_text(median)} (median), {duration_text(worst)} (p99) of {len(times_ms)}"
     if median < _TOO_QUICK_MS:
-        return CheckResult(
-            "fsync", WARNING, detail, "too fast for any disk: acknowledged records may not survive a power cut"
-        )
+        return WARNING, detail, "too fast for any disk: acknowledged records may not survive a power cut"
     if median > _SLOW_MS:
-        return CheckResult(
-            "fsync", WARNING, detail, "slow: write in batches or from many threads, or use durability=interval"
-        )
-    return CheckResult("fsync", OK, detail)
+        return WARNING, detail, "slow: write in batches or from many threads, or use durability=interval"
+    return OK, detail
 
 
 def measure_sync(file: Path) -> list[float]:
@@ -289,33 +268,29 @@ def measure_sync(file: Path) -> list[float]:
 # --- limits
 
 
-def _open_files() -> CheckResult:
+def _open_files() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     detail = f"at most {_limit(soft)} open files (hard limit: {_limit(hard)})"
     if 0 <= soft < _FILES_WANTED:
-        return CheckResult(
-            "open files", WARNING, detail, f"`ulimit -n {_FILES_WANTED}` or more: each mapped segment needs one"
-        )
-    return CheckResult("open files", OK, detail)
+        return WARNING, detail, f"`ulimit -n {_FILES_WANTED}` or more: each mapped segment needs one"
+    return OK, detail
 
 
-def _file_size() -> CheckResult:
+def _file_size() -> Finding:
     soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if soft == resource.RLIM_INFINITY or soft >= 2**31:
-        return CheckResult("file size", OK, f"at most {_limit(soft)} bytes")
-    return CheckResult(
-        "file size", WARNING, f"at most {soft:,} bytes", "`ulimit -f unlimited`, or set segment.bytes below that"
-    )
+        return OK, f"at most {_limit(soft)} bytes"
+    return WARNING, f"at most {soft:,} bytes", "`ulimit -f unlimited`, or set segment.bytes below that"
 
 
-def _maps() -> CheckResult:
+def _maps() -> Finding:
     try:
         most = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return CheckResult("mappings", OK, "no limit known")
+        return OK, "no limit known"
     if most < 4096:
-        return CheckResult("mappings", WARNING, f"at most {most:,} mappings", "`sysctl vm.max_map_count=65530`")
-    return CheckResult("mappings", OK, f"at most {most:,} mappings")
+        return WARNING, f"at most {most:,} mappings", "`sysctl vm.max_map_count=65530`"
+    return OK, f"at most {most:,} mappings"
 
 
 def _limit(number: int) -> str:
@@ -374,14 +349,13 @@ def _newest(log: Log) -> int:
 
 _MANY = 1000
 
-_BENCH_COLUMNS = [
-    Column("step"),
-    Column("records", shown=count_text),
+_BENCH_COLUMNS = columns(
+    "step records",
     Column("records_per_second", "records/s", count_text),
     Column("bytes_per_second", "bytes/s", size_text),
     Column("median_ms", "median", duration_text),
     Column("p99_ms", "p99", duration_text),
-]
+)
 
 
 def bench(
@@ -408,10 +382,10 @@ def bench(
     config = LogConfig(durability=parsed("--durability", durability, _durability), compression=compression)
     beside = None if data is None else data.resolve().parent
     with tempfile.TemporaryDirectory(prefix=".sawlog-bench-", dir=beside) as place:
-        if output == "table":
-            note(_machine(Path(place), durability, length, compression))
+        printer = Printer(output)
+        printer.remark(_machine(Path(place), durability, length, compression))
         with Log.open(Path(place) / "log", config) as log:
-            Printer(output).rows(list(_steps(log, length, seconds)), _BENCH_COLUMNS)
+            printer.rows(list(_steps(log, length, seconds)), _BENCH_COLUMNS)
 
 
 def _durability(text: str) -> Any:

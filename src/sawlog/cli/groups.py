@@ -24,27 +24,18 @@ from .options import (
     option,
     parsed,
 )
-from .output import Column, Printer, ProgressBar, confirm, note
+from .output import Column, Printer, ProgressBar, columns, confirm, note
 from .parsing import Bound, offset_of, outside, outside_text, parse_bound
 from .places import chosen, open_directory, open_groups_log, open_place
-from .program import Command, CommandGroup
+from .program import Command, command_group
 
 if TYPE_CHECKING:
     from .places import AnyStore
 
-groups = typer.Typer(
-    help="Show consumer groups and their lag, and move their offsets.", cls=CommandGroup, rich_markup_mode=None
-)
+groups = command_group("Show consumer groups and their lag, and move their offsets.")
 
-_ROW_COLUMNS = [
-    Column("topic"),
-    Column("partition"),
-    Column("committed"),
-    Column("lowest", rank=2),
-    Column("end"),
-    Column("lag", shown=count_text),
-    Column("owner", rank=1),
-]
+_LAG = Column("lag", shown=count_text)
+_ROW_COLUMNS = columns("topic partition committed", Column("lowest", rank=2), "end", _LAG, Column("owner", rank=1))
 
 
 @groups.command("list", cls=Command)
@@ -71,13 +62,12 @@ def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output 
                     "broker": found.served_at,
                 }
             )
-    columns = [Column("group"), Column("members"), Column("partitions"), Column("lag", shown=count_text)]
     printer, served = Printer(output), [row for row in rows if row["broker"] is not None]
-    if served or not printer.for_people:
-        columns.append(Column("broker"))
-    printer.rows(rows, columns, empty="no groups yet; a consumer's first commit creates one")
-    if served and printer.for_people:
-        note(f"to see the members, ask the broker: sawlog groups list -b {served[0]['broker']}")
+    broker_too = "broker" if served or not printer.for_people else ""
+    shown = columns("group members partitions", _LAG, broker_too)
+    printer.rows(rows, shown, empty="no groups yet; a consumer's first commit creates one")
+    if served:
+        printer.remark(f"to see the members, ask the broker: sawlog groups list -b {served[0]['broker']}")
     _report_lost_commits(data)
 
 
@@ -95,18 +85,12 @@ def describe(group: Group, data: MaybeData = None, broker: BrokerAt = None, outp
     printer = Printer(output)
     with open_place(data, broker) as store:
         found = store.groups.describe(group)
-    if output in ("json", "ndjson"):
-        members = list(found.members) if found.served_at is None else None
-        printer.item({"group": group, "members": members, "broker": found.served_at, "rows": found.rows})
-        _report_lost_commits(data)
-        return
-    printer.rows(found.rows, _ROW_COLUMNS, empty=f"{group} has no committed offsets yet")
-    if printer.for_people:
-        lag = counted(sum(row.lag or 0 for row in found.rows), "record")
-        if found.served_at is None:
-            note(f"{group}: {counted(len(found.members), 'member')}, {lag} not yet consumed")
-        else:
-            note(f"{group}: served by the broker {found.served_at}, {lag} not yet consumed")
+    members = list(found.members) if found.served_at is None else None
+    whole = {"group": group, "members": members, "broker": found.served_at, "rows": found.rows}
+    printer.object_or_rows(whole, found.rows, _ROW_COLUMNS, empty=f"{group} has no committed offsets yet")
+    about = f"served by the broker {found.served_at}" if members is None else counted(len(members), "member")
+    lag = counted(sum(row.lag or 0 for row in found.rows), "record")
+    printer.remark(f"{group}: {about}, {lag} not yet consumed")
     _report_lost_commits(data)
 
 
@@ -151,12 +135,11 @@ def seek(
             exists = group in store.groups.list()
             move = store.groups.seek if exists else store.groups.commit  # `commit` creates a new group
             move(group, {(row["topic"], row["partition"]): row["to"] for row in rows})
-    columns = [Column("topic"), Column("partition"), Column("committed", "from"), Column("to"), Column("lag")]
-    if output != "table":
-        columns.append(Column("remark"))  # people see it on stderr
-    Printer(output).rows(rows, columns)
-    if dry_run and output == "table":
-        note("dry run: nothing was changed")
+    printer = Printer(output)
+    remark = "" if printer.for_people else "remark"  # people see it on stderr
+    printer.rows(rows, columns("topic partition", Column("committed", "from"), "to lag", remark))
+    if dry_run:
+        printer.remark("dry run: nothing was changed")
 
 
 @groups.command(cls=Command)
@@ -245,8 +228,9 @@ def redrive(
     """
     with open_directory(data, "r" if dry_run else "w") as store, ProgressBar("redriving", None, "letters") as bar:
         rows = put_back(store, topic, group=group, to=to, limit=limit, dry_run=dry_run, progress=bar.advance)
-    columns = [Column("group"), Column("topic"), Column("partition", "from partition"), Column("letters")]
-    Printer(output).rows(rows, columns, empty=f"{topic}: no dead letters to return")
-    if output == "table" and rows:
+    printer = Printer(output)
+    shown = columns("group topic", Column("partition", "from partition"), "letters")
+    printer.rows(rows, shown, empty=f"{topic}: no dead letters to return")
+    if rows:
         count = sum(row.letters for row in rows)
-        note(f"dry run: {count:,} would be returned" if dry_run else f"{topic}: {count:,} returned")
+        printer.remark(f"dry run: {count:,} would be returned" if dry_run else f"{topic}: {count:,} returned")

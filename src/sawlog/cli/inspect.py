@@ -29,7 +29,7 @@ from ..storage import FileDirectory, checksummed
 from . import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
 from .options import Output, argument, flag
-from .output import Column, Printer, Row, note
+from .output import Column, Printer, Row, columns, note
 
 _ROW_BYTES, _ROWS_AROUND = 16, 3
 _DOCUMENT = ".json"
@@ -50,10 +50,7 @@ _BATCH_COLUMNS = [
     Column("crc"),
     Column("remark", cut=False),
 ]
-_MACHINE_COLUMNS = [
-    *(Column("kind"), *_BATCH_COLUMNS),
-    *(Column("bad_position"), Column("dump"), Column("record_values")),
-]
+_MACHINE_COLUMNS = columns("kind", *_BATCH_COLUMNS, "bad_position dump record_values")
 
 
 def inspect(
@@ -168,8 +165,9 @@ def _print_for_people(view: memoryview, printer: Printer, tally: _Tally, records
 def _print_run(run: list[Batch], printer: Printer) -> None:
     rows = [_batch_row(each) for each in run]
     rare = ("producer", "marks", "remark")
-    columns = [each for each in _BATCH_COLUMNS if each.name not in rare or any(row[each.name] for row in rows)]
-    printer.rows(rows, columns)
+    printer.rows(
+        rows, [each for each in _BATCH_COLUMNS if each.name not in rare or any(row[each.name] for row in rows)]
+    )
 
 
 def _batch_row(batch: Batch) -> dict[str, Any]:
@@ -323,9 +321,8 @@ def _show_epochs(file: Path, printer: Printer) -> None:
 def _show_remote(file: Path, printer: Printer) -> None:
     found = RemoteSegments.decode(file.read_bytes())
     note(f"the log starts at offset {found.log_start}; offsets below {found.end} are only in the replica")
-    columns = [Column("base_offset", "first offset"), Column("next_offset", "next offset")]
-    columns += [Column("size_bytes", "size", size_text), Column("max_timestamp", "newest", time_text)]
-    printer.rows(found.runs, columns)
+    offsets = Column("base_offset", "first offset"), Column("next_offset", "next offset")
+    printer.rows(found.runs, columns(*offsets, "size_bytes", Column("max_timestamp", "newest", time_text)))
 
 
 def _show_visible(file: Path, printer: Printer) -> None:
@@ -355,8 +352,8 @@ def _show_lock(file: Path, printer: Printer) -> None:
 def _show_producers(file: Path, printer: Printer) -> None:
     found = ProducersFile.decode(file.read_bytes())
     names = [field.name for field in dataclasses.fields(ProducerBatch)]
-    columns = [Column(name, shown=time_text if name == "timestamp" else None) for name in names]
-    printer.rows(found.batches, columns, empty=f"{file}: no idempotent producers")
+    shown = [Column(name, shown=time_text if name == "timestamp" else None) for name in names]
+    printer.rows(found.batches, shown, empty=f"{file}: no idempotent producers")
     for each in found.open:
         note(f"producer {each.producer_id} has an open transaction since offset {each.first_offset}")
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
-from ..display import count_text, counted, duration_text, rate_text, size_text
+from ..display import counted, duration_text, rate_text, size_text
 from ..errors import UnknownFormat
 from . import CORRUPT
 from .options import DirectoryData, Output, Topic, argument, flag, named_values, option, parsed
-from .output import Column, OutputFormat, Printer, ProgressBar, note
+from .output import Column, OutputFormat, Printer, ProgressBar, columns, note
 from .parsing import size_bytes, time_ms
 from .places import open_directory
 from .topic import Settings, parse_settings
@@ -32,24 +32,17 @@ OnDamage = Literal["stop", "skip"]
 
 #: Option values that are numbers; longer ones are ids.
 _SMALL_NUMBER = re.compile(r"[0-9]{1,10}")
-_OFFSETS = [Column("partition"), Column("start_offset", "from"), Column("next_offset", "to")]
-_RECORDS, _SIZE = Column("records", shown=count_text), Column("size_bytes", "size", size_text)
+_OFFSETS = columns("partition", Column("start_offset", "from"), Column("next_offset", "to"))
 _SOURCE = [
     Column("findings", shown=lambda found: str(len(found)) if found else "none"),
     Column("path", "source", cut=False),
 ]
-_IMPORTED = [Column("topic"), *_OFFSETS, _RECORDS, _SIZE, *_SOURCE]
-_TO_IMPORT = [Column("topic"), *_OFFSETS, _SIZE, Column("action", cut=False), *_SOURCE]
-_TO_EXPORT = [*_OFFSETS, _SIZE, Column("path", cut=False)]
-_EXPORTED = [
-    *_OFFSETS,
-    _RECORDS,
-    _SIZE,
-    Column("files", shown=lambda files: str(len(files))),
-    Column("path", cut=False),
-]
+_IMPORTED = columns("topic", *_OFFSETS, "records size_bytes", *_SOURCE)
+_TO_IMPORT = columns("topic", *_OFFSETS, "size_bytes", Column("action", cut=False), *_SOURCE)
+_TO_EXPORT = columns(*_OFFSETS, "size_bytes path")
+_EXPORTED = columns(*_OFFSETS, "records size_bytes", Column("files", shown=lambda files: str(len(files))), "path")
 #: Columns of the machine-readable output; the table prints these as separate lines.
-_REMARKS = [Column("dropped"), Column("notes")]
+_REMARKS = columns("dropped notes")
 
 
 # --- import
@@ -136,10 +129,11 @@ def import_(
     for each in report.logs:
         for finding in each.report:
             note(f"!! {each.place.path}/{finding} ({finding.outcome})")
-    if printer.for_people:
-        seconds = max(monotonic() - began, 1e-9)
-        rate = f"{size_text(report.size_bytes / seconds)}/s, {rate_text(report.records / seconds)} records/s"
-        note(f"{counted(report.records, 'record')} from {report.format} in {duration_text(seconds * 1000)}: {rate}")
+    seconds = max(monotonic() - began, 1e-9)
+    rate = f"{size_text(report.size_bytes / seconds)}/s, {rate_text(report.records / seconds)} records/s"
+    printer.remark(
+        f"{counted(report.records, 'record')} from {report.format} in {duration_text(seconds * 1000)}: {rate}"
+    )
     if any(finding.outcome == "lost" for finding in report.findings):
         raise typer.Exit(CORRUPT)
 
@@ -173,14 +167,12 @@ def _show_plan(
 ) -> None:
     """Show each log and the action an import would take. Writes nothing, not even a new store."""
     printer = Printer(output)
-    if printer.for_people:
-        note(f"{found.path}: {found.format}, {found.kind} ({found.why})")
+    printer.remark(f"{found.path}: {found.format}, {found.kind} ({found.why})")
     places = [place for place in found.places if only is None or place.topic == only]
     with _existing(data) as ends:
         rows = list(_planned(found.format, places, rename, on_damage, ends))
     printer.rows(rows, _TO_IMPORT, empty="nothing to import")
-    if printer.for_people:
-        note("dry run: nothing was written")
+    printer.remark("dry run: nothing was written")
 
 
 def _planned(
@@ -265,8 +257,7 @@ def export(
         if dry_run:
             rows = [_export_row(interop.formats(), system, found, number, target) for number in range(found.partitions)]
             printer.rows(rows, _TO_EXPORT)
-            if printer.for_people:
-                note("dry run: nothing was written")
+            printer.remark("dry run: nothing was written")
             return
         began = monotonic()
         with ProgressBar("exporting", 0, "bytes") as bar:
@@ -282,10 +273,9 @@ def export(
             note(f"!! partition {number}: {system} cannot store {what}: dropped from {counted(count, 'record')}")
         for remark in each.notes:
             note(f"partition {number}: {remark}")
-    if printer.for_people:
-        seconds = max(monotonic() - began, 1e-9)
-        records, size = sum(each.records for each in reports), sum(each.size_bytes for each in reports)
-        note(f"{counted(records, 'record')}, {size_text(size)} to {target} in {duration_text(seconds * 1000)}")
+    seconds = max(monotonic() - began, 1e-9)
+    records, size = sum(each.records for each in reports), sum(each.size_bytes for each in reports)
+    printer.remark(f"{counted(records, 'record')}, {size_text(size)} to {target} in {duration_text(seconds * 1000)}")
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import typer
 
 from ..addresses import is_address
 from ..config import LogConfig
-from ..display import count_text, counted, size_text
+from ..display import count_text, counted
 from ..errors import ReadBeyondEnd, StorageError
 from ..log.files import LOCK, LOG
 from ..log.log import Log
@@ -34,7 +34,7 @@ from ..store.names import TOPICS, partition_name
 from ..store.settings import log_config
 from . import CORRUPT
 from .options import Data, LogDir, MaybeData, MaybeTopic, Output, Partitions, flag, option
-from .output import Column, Printer, ProgressBar, note
+from .output import Column, Printer, ProgressBar, columns, note
 from .places import (
     GROUPS_LOG,
     MissingPartition,
@@ -50,15 +50,9 @@ from .places import (
 )
 
 _VERIFY_COUNTS = ("segments", "batches", "records", "size_bytes")
-_VERIFY_COLUMNS = [
-    Column("topic"),
-    Column("partition"),
-    Column("segments", shown=count_text),
-    Column("batches", shown=count_text),
-    Column("records", shown=count_text),
-    Column("size_bytes", "size", size_text),
-    Column("problems", shown=lambda problems: str(len(problems)) if problems else "none"),
-]
+_VERIFY_COLUMNS = columns(
+    "topic partition", Column("segments", shown=count_text), "batches records size_bytes problems"
+)
 
 
 def verify(
@@ -144,13 +138,7 @@ def _checked(places: Sequence[NamedLog], problems: list[Problem], progress: Prog
         yield row | {name: getattr(report, name) for name in _VERIFY_COUNTS} | {"problems": report.problems}
 
 
-_REPAIR_COLUMNS = [
-    Column("topic"),
-    Column("partition"),
-    Column("what"),
-    Column("action"),
-    Column("detail", cut=False),
-]
+_REPAIR_COLUMNS = columns("topic partition what action detail")
 
 
 def repair(
@@ -417,10 +405,10 @@ def maintenance(data: Data, topic: MaybeTopic = None, output: Output = "table") 
                     actions = {name: getattr(report, name) for name in ("path", *_ACTIONS, "duration_ms")}
                     rows.append({"topic": one.name, "done": str(report), **actions})
             damage += [str(each) for report in reports if report.scrub for each in report.scrub.problems]
-    columns = [Column("topic"), Column("path", cut=False), *map(Column, _ACTIONS), Column("duration_ms")]
-    if output == "table":
-        columns = [Column("topic"), Column("done", cut=False)]
-    Printer(output).rows(rows, columns, empty="nothing to do")
+    shown = columns("topic", Column("done", cut=False))
+    if output != "table":
+        shown = columns("topic path", *_ACTIONS, "duration_ms")
+    Printer(output).rows(rows, shown, empty="nothing to do")
     for each in damage:
         note(f"!! {each}")
     if damage:

@@ -19,23 +19,19 @@ from ..store.objects.bucket import Bucket
 from ..store.objects.selftest import BRIEF, BRIEF_SCALE, TRIALS, Scale, refuse, run
 from . import FAILED
 from .options import Output, argument, flag, option, parsed
-from .output import Column, Printer, ProgressBar, note
+from .output import Column, Printer, ProgressBar, columns, note
 from .parsing import time_ms
-from .program import Command, CommandGroup
+from .program import Command, command_group
 
 if TYPE_CHECKING:
     from ..store.replica.replicator import Lag, Progress
 
 
-stores = typer.Typer(help="Test whether object storage is safe for a store.", cls=CommandGroup, rich_markup_mode=None)
+stores = command_group("Test whether object storage is safe for a store.")
 
-_TRIAL_COLUMNS = [
-    Column("state"),
-    Column("check"),
-    Column("requests"),
-    Column("elapsed_ms", "time", duration_text),
-    Column("evidence", cut=False),
-]
+_TRIAL_COLUMNS = columns(
+    "state check requests", Column("elapsed_ms", "time", duration_text), Column("evidence", cut=False)
+)
 
 
 @stores.callback()
@@ -92,12 +88,12 @@ def parse_options(options: Sequence[str] | None) -> dict[str, str]:
 
 #: Interval of progress lines when stderr is not a terminal.
 _EVERY_S = 10.0
-_LAG_COLUMNS = [
-    Column("topic"),
+_LAG_COLUMNS = columns(
+    "topic",
     Column("records", "records behind", count_text),
     Column("size_bytes", "bytes behind", size_text),
     Column("lag_ms", "time behind", duration_text),
-]
+)
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="The store on object storage: s3://, gs://, az:// or file://.")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.", file_okay=False)]

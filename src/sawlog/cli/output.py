@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import typer
 
+from ..display import count_text, size_text
 from . import FAILED
 
 if TYPE_CHECKING:
@@ -69,6 +70,28 @@ class Column:
     def heading(self) -> str:
         """The table's title."""
         return (self.title or self.name.replace("_", " ")).upper()
+
+
+#: Columns that look the same in every table.
+_USUAL = {
+    column.name: column
+    for column in (
+        Column("batches", shown=count_text),
+        Column("records", shown=count_text),
+        Column("size_bytes", "size", size_text),
+        Column("problems", shown=lambda problems: str(len(problems)) if problems else "none"),
+        Column("path", cut=False),
+        Column("detail", cut=False),
+    )
+}
+
+
+def columns(*given: str | Column) -> list[Column]:
+    """Return the columns of a table; a string names plain or usual ones, separated by spaces."""
+    found: list[Column] = []
+    for each in given:
+        found += [each] if isinstance(each, Column) else [_USUAL.get(name, Column(name)) for name in each.split()]
+    return found
 
 
 #: Returns the width that each column needs, headings included.

@@ -17,10 +17,10 @@ from ..store.settings import is_compacted
 from . import CORRUPT, INTERRUPTED
 from .charts import BarChart, Chart, NoPlot, Plot, TimeChart, check_plot, show_charts
 from .options import DirectoryData, MaybeTopic, Output, Topic, Yes, argument, flag, option, parsed
-from .output import Column, OutputFormat, Printer, ProgressBar, confirm, note
+from .output import Column, OutputFormat, Printer, ProgressBar, columns, confirm, note
 from .parsing import duration_ms, size_bytes
 from .places import open_directory
-from .program import Command, CommandGroup
+from .program import Command, command_group
 
 if TYPE_CHECKING:
     from ..pipelines.rewrite import RewriteParams
@@ -57,31 +57,18 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-pipelines = typer.Typer(
-    help="Run jobs on Spark: ingest, export, table, verify, compact, repartition, stats.",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-)
+pipelines = command_group("Run jobs on Spark: ingest, export, table, verify, compact, repartition, stats.")
 
 
 #: Columns of the counts and sizes in a report.
-_REPORT_COLUMNS = [
-    Column("records", shown=count_text),
+_REPORT_COLUMNS = columns(
+    "records size_bytes",
     Column("records_before", shown=count_text),
-    Column("size_bytes", "size", size_text),
     Column("size_bytes_before", "size before", size_text),
     Column("followed", "added meanwhile", count_text),
     Column("dropped", shown=count_text),
-]
-_SEGMENT_COLUMNS = [
-    Column("topic"),
-    Column("partition"),
-    Column("segment"),
-    Column("batches", shown=count_text),
-    Column("records", shown=count_text),
-    Column("size_bytes", "size", size_text),
-    Column("problems", shown=lambda problems: str(len(problems)) if problems else "none"),
-]
+)
+_SEGMENT_COLUMNS = columns("topic partition segment batches records size_bytes problems")
 
 
 def _show(report: Any, output: OutputFormat) -> None:
@@ -396,17 +383,17 @@ def script(output: Output = "table") -> None:
         printer.item({"script": path})
 
 
-_STATS_COLUMNS = [
-    Column("topic"),
+_STATS_COLUMNS = columns(
+    "topic",
     Column("partition", shown=lambda number: "all" if number is None else str(number)),
-    Column("records", shown=count_text),
+    "records",
     Column("bytes", "keys and values", size_text),
     Column("size_bytes", "on disk", size_text),
     Column("keys", "keys (approx.)", count_text),
     Column("without_key", shown=count_text),
     Column("oldest", shown=time_text),
     Column("newest", shown=time_text),
-]
+)
 
 
 @pipelines.command(cls=Command)

@@ -159,6 +159,11 @@ class CommandGroup(TyperGroup):
             yield name, found.short_help or f"{first.rstrip('.')}."
 
 
+def command_group(text: str) -> typer.Typer:
+    """Create a group of commands with this help text."""
+    return typer.Typer(help=text, cls=CommandGroup, rich_markup_mode=None)
+
+
 def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
     """Write the help of a command or group."""
     arguments = [each for each in command.params if each.param_type_name == "argument"]

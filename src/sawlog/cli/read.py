@@ -41,7 +41,7 @@ from .options import (
     option,
     parsed,
 )
-from .output import Column, OutputFormat, Printer, note
+from .output import Column, OutputFormat, Printer, columns, note
 from .parsing import EVERYTHING, Span, parse, resolve
 from .places import NamedLog, OpenLogs, open_any, open_logs
 
@@ -64,20 +64,17 @@ PartitionRecord = tuple[NamedLog, Record]
 #: Returns the half-open range of offsets to read from a partition.
 Range = Callable[[NamedLog], tuple[int, int]]
 
-_COLUMNS = [
-    Column("topic"),
-    Column("partition"),
-    Column("offset"),
+_COLUMNS = columns(
+    "topic partition offset",
     Column("timestamp", "time", time_text),
-    Column("key"),
-    Column("value"),
+    "key value",
     Column(
         "headers",
         shown=lambda pairs: ", ".join(
             f"{each['key']}={(each['value'] or b'').decode(errors='backslashreplace')}" for each in pairs or ()
         ),
     ),
-]
+)
 
 
 def read(

@@ -30,11 +30,11 @@ from ..broker.security.mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATI
 from ..display import counted
 from ..errors import InvalidConfig
 from .options import BrokerAt, MaybeData, Output, Yes, complete_group, complete_topic, flag, option, parsed
-from .output import Column, Printer, confirm, note
+from .output import Column, Printer, columns, confirm, note
 from .places import acls_of, open_place, users_of
-from .program import Command, CommandGroup
+from .program import Command, command_group
 
-users = typer.Typer(help="Add, list and delete users of the broker.", cls=CommandGroup, rich_markup_mode=None)
+users = command_group("Add, list and delete users of the broker.")
 
 Name = Annotated[str, typer.Argument(metavar="USER", help="The name of the user.")]
 
@@ -96,12 +96,12 @@ def list_users(data: MaybeData = None, broker: BrokerAt = None, output: Output =
     with open_place(data, broker) as store:
         found = users_of(store).list()
     rows = [{"user": name, "mechanisms": list(each), "iterations": list(each.values())} for name, each in found.items()]
-    columns = [
-        Column("user"),
+    shown = columns(
+        "user",
         Column("mechanisms", shown=lambda names: " ".join(names or ())),
         Column("iterations", shown=lambda counts: " ".join(map(str, counts or ()))),
-    ]
-    Printer(output).rows(rows, columns, empty="no users yet; `sawlog user add NAME` adds one")
+    )
+    Printer(output).rows(rows, shown, empty="no users yet; `sawlog user add NAME` adds one")
 
 
 @users.command("delete", cls=Command)
@@ -135,11 +135,7 @@ def _new_password(user: str, file: Path | None) -> str:
     return line
 
 
-acls = typer.Typer(
-    help="Manage a broker's access control rules: add, list and delete them.",
-    cls=CommandGroup,
-    rich_markup_mode=None,
-)
+acls = command_group("Manage a broker's access control rules: add, list and delete them.")
 
 OnlyPrincipal = Annotated[
     str | None, typer.Option("--principal", metavar="User:NAME", help="Only rules for this principal.")
@@ -175,15 +171,7 @@ IsPrefixed = Annotated[bool, typer.Option("--prefixed", help="Names are prefixes
 
 #: The principal of an unauthenticated client.
 _ANONYMOUS = "User:ANONYMOUS"
-_RULE_COLUMNS = [
-    Column("resource"),
-    Column("name"),
-    Column("pattern"),
-    Column("principal"),
-    Column("permission"),
-    Column("operation"),
-    Column("host", rank=1),
-]
+_RULE_COLUMNS = columns("resource name pattern principal permission operation", Column("host", rank=1))
 
 
 @acls.command("add", cls=Command)

@@ -44,7 +44,7 @@ from .charts import (
     terminal_columns,
 )
 from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions, option, parsed
-from .output import Column, Printer, note
+from .output import Column, Printer, columns, note
 from .parsing import Span, parse, resolve
 from .places import NamedLog, note_remote, open_logs
 
@@ -56,18 +56,16 @@ def _to_the_minute(ms: int | None) -> str:
     return time_text(ms)[:16]
 
 
-_COLUMNS = [
-    Column("topic"),
-    Column("partition"),
-    Column("records", shown=count_text),
+_COLUMNS = columns(
+    "topic partition records",
     Column("batches", shown=count_text, rank=4),
-    Column("size_bytes", "size", size_text),
+    "size_bytes",
     Column("segments", rank=5),
     Column("record_bytes", "bytes/record", lambda value: "" if value is None else f"{value:,.0f}", rank=3),
     Column("codecs", rank=6),
     Column("oldest", shown=time_text, brief=_to_the_minute, rank=2),
     Column("newest", shown=time_text, brief=_to_the_minute, rank=1),
-]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +111,8 @@ def stats(
         rows = [_row(each, has_segments=not opened.is_remote) for each in tallies]
         note_remote(opened.places)
     rate = _rate(tallies, _FILE_STEPS if plot is not None else columns_wanted(terminal_columns()), topic)
-    if output in ("json", "ndjson"):
-        printer.item({"partitions": rows, "rate": _rate_rows(rate)})
-    else:
-        printer.rows(rows, _COLUMNS, empty="nothing to count: no topics")
+    whole = {"partitions": rows, "rate": _rate_rows(rate)}
+    printer.object_or_rows(whole, rows, _COLUMNS, empty="nothing to count: no topics")
     charts: list[Chart] = [chart for chart in (rate, _sizes(tallies)) if chart is not None]
     show_charts(charts, printer, plot, no_plot=no_plot)
 

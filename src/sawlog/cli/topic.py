@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..display import count_text, counted, size_text, time_text
+from ..display import counted, size_text, time_text
 from ..errors import InvalidConfig
 from ..store.settings import SETTINGS
 from .options import (
@@ -26,49 +26,45 @@ from .options import (
     option,
     parsed,
 )
-from .output import Column, OutputFormat, Printer, confirm, note
+from .output import Column, OutputFormat, Printer, columns, confirm, note
 from .parsing import duration_ms, offset_of, outside, parse_bound, size_bytes
 from .places import chosen, open_place
-from .program import Command, CommandGroup
+from .program import Command, command_group
 
 if TYPE_CHECKING:
     from .places import AnyStore
 
-topics = typer.Typer(help="Create, list, change and delete topics.", cls=CommandGroup, rich_markup_mode=None)
+topics = command_group("Create, list, change and delete topics.")
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        "-s",
-        metavar="NAME=VALUE",
+    option(
+        "--set -s NAME=VALUE",
+        "A setting, such as retention.ms=7d, segment.bytes=64MiB or sawlog.schema=@FILE; can be repeated. `sawlog "
+        "topic settings` lists them.",
+        ...,
         autocompletion=complete_setting,
-        help="A setting, such as retention.ms=7d, segment.bytes=64MiB or sawlog.schema=@FILE; can be repeated. See "
-        "`topic settings`.",
     ),
 ]
-_TOPIC_COLUMNS = [
+_TOPIC_COLUMNS = columns(
     Column("name", "topic"),
-    Column("partitions"),
-    Column("records", shown=count_text),
-    Column("size_bytes", "size", size_text),
+    "partitions records size_bytes",
     Column(
         "settings",
         rank=1,
-        shown=lambda given: " ".join(f"{name}={shortened(value)}" for name, value in (given or {}).items()),
+        shown=lambda given: " ".join(f"{name}={_shortened(value)}" for name, value in (given or {}).items()),
     ),
-]
+)
 #: Maximum length of a setting's value within a line.
 _SHOWN = 60
-_PARTITION_COLUMNS = [
-    Column("partition"),
+_PARTITION_COLUMNS = columns(
+    "partition",
     Column("lowest_offset", "lowest"),
     Column("next_offset", "next"),
-    Column("records", shown=count_text),
-    Column("size_bytes", "size", size_text),
+    "records size_bytes",
     Column("segments", rank=1),
     Column("path", cut=False, rank=2),
-]
+)
 
 
 @topics.command(cls=Command)
@@ -126,30 +122,18 @@ def describe(name: Topic, data: MaybeData = None, broker: BrokerAt = None, outpu
     with open_place(data, broker) as store:
         found = store.topic(name).describe()
     rows = [{column.name: getattr(row, column.name) for column in _PARTITION_COLUMNS} for row in found.rows]
-    if output == "csv":
-        printer.rows(rows, _PARTITION_COLUMNS)
-        return
-    about: dict[str, Any] = {
-        "name": found.name,
-        "id": found.id,
-        "created_ms": found.created_ms,
-        "partitions": found.partitions,
-        "records": found.records,
-        "size_bytes": found.size_bytes,
-    }
-    if not printer.for_people:
-        printer.item({**about, "settings": found.settings, "rows": rows})
-        return
-    columns = [Column("name", "topic"), Column("created_ms", "created", time_text)]
-    columns += [Column("records", shown=count_text), Column("size_bytes", "size", size_text)]
-    printer.item({**about, **found.settings}, columns)
-    printer.line()
-    printer.rows(rows, _PARTITION_COLUMNS)
+    names = ("name", "id", "created_ms", "partitions", "records", "size_bytes")
+    about = {each: getattr(found, each) for each in names}
+    if printer.for_people:
+        created = Column("created_ms", "created", time_text)
+        printer.item({**about, **found.settings}, columns(Column("name", "topic"), created, "records size_bytes"))
+        printer.line()
+    printer.object_or_rows({**about, "settings": found.settings, "rows": rows}, rows, _PARTITION_COLUMNS)
     for row in found.rows:
         local = getattr(row, "local_offset", 0)
         if row.lowest_offset < local:
             which = f"offsets {row.lowest_offset} to {local - 1} ({size_text(getattr(row, 'remote_bytes', 0))})"
-            note(f"partition {row.partition}: {which} are only in the replica")
+            printer.remark(f"partition {row.partition}: {which} are only in the replica")
 
 
 @topics.command(cls=Command)
@@ -242,13 +226,12 @@ def trim(
             rows.append(
                 {"topic": name, "partition": number, "lowest": lowest, "keep_from": keep, "dropped": keep - lowest}
             )
-    columns = [Column("topic"), Column("partition"), Column("lowest"), Column("keep_from"), Column("dropped")]
     going = {row["partition"]: row["keep_from"] for row in rows if row["dropped"]}
     if going and not dry_run:
         confirm(f"drop {counted(sum(row['dropped'] for row in rows), 'record')} of {name}", yes)
         with open_place(data, broker, "w") as store:
             store.topic(name).trim(going)
-    Printer(output).rows(rows, columns)
+    Printer(output).rows(rows, columns("topic partition lowest keep_from dropped"))
 
 
 @topics.command("settings", cls=Command)
@@ -259,19 +242,16 @@ def show_settings(output: Output = "table") -> None:
     Examples:
       sawlog topic settings
     """
-    rows = [{"name": each.name, "about": each.about} for each in SETTINGS.values()]
-    about = Column("about", shown=lambda text: text)
-    if output == "table":
-        Printer(output).item(
-            {row["name"]: row["about"] for row in rows}, [Column(row["name"], row["name"]) for row in rows]
-        )
+    printer = Printer(output)
+    if printer.for_people:  # as a list, in which no description is truncated
+        printer.item({each.name: each.about for each in SETTINGS.values()}, [Column(each, each) for each in SETTINGS])
     else:
-        Printer(output).rows(rows, [Column("name", "setting"), about])
+        printer.rows(list(SETTINGS.values()), columns("name about"))
 
 
 def _report(store: AnyStore, name: str, output: OutputFormat, what: str) -> None:
     topic = store.topic(name)
-    given = "".join(f", {key}={shortened(value)}" for key, value in topic.settings.items())
+    given = "".join(f", {key}={_shortened(value)}" for key, value in topic.settings.items())
     fields = {"name": name, "id": topic.id, "partitions": topic.partitions, "settings": topic.settings}
     Printer(output).outcome(f"{name}: {what}, {counted(topic.partitions, 'partition')}{given}", fields)
 
@@ -300,7 +280,7 @@ def _from_file(name: str, value: str) -> str:
         raise typer.BadParameter(f"{value[1:]} is not text: {error}", param_hint=f"--set {name}") from error
 
 
-def shortened(value: object) -> str:
+def _shortened(value: object) -> str:
     """Return a setting's value on one line; truncate long ones, such as schemas."""
     text = " ".join(str(value).split())
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
