@@ -24,7 +24,7 @@ the script again. -->
 
 To install the command line from a clone, run `pip install '.[cli]'`; then run `sawlog` or `python -m sawlog.cli`. After
 `make setup` the program is `.venv/bin/sawlog`. It needs no server: every command works on a data directory. Commands
-that only read take no lock and can run next to a writer..
+that only read take no lock and can run next to a writer.
 
 """
 

@@ -20,6 +20,7 @@ import typer
 
 from ..display import rate_text
 from . import FAILED
+from .options import flag, option
 from .output import Printer, note
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -297,8 +298,8 @@ def write_png(charts: Sequence[Chart], path: Path) -> None:
     pyplot.close(figure)
 
 
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the charts to this .svg or .png file.")]
-NoPlot = Annotated[bool, typer.Option("--no-plot", help="Print only the table, without charts.")]
+Plot = Annotated[Path | None, option("--plot FILE", "Draw the charts to this .svg or .png file.", ...)]
+NoPlot = Annotated[bool, flag("--no-plot", "Print only the table, without charts.", ...)]
 
 
 def check_plot(plot: Path | None) -> None:

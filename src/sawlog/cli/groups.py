@@ -16,8 +16,8 @@ from .options import (
     MaybeData,
     Output,
     Partitions,
-    Topic,
     Yes,
+    argument,
     complete_group,
     complete_topic,
     flag,
@@ -41,6 +41,8 @@ _ROW_COLUMNS = columns("topic partition committed", Column("lowest", rank=2), "e
 @groups.command("list", cls=Command)
 def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output = "table") -> None:
     """List the consumer groups with their members, partitions and lag.
+
+    A group's lag is the number of records after its committed offsets: what it has not consumed yet.
 
     Only the broker knows the members of a group that it serves. With -d, the list shows the broker's address instead.
 
@@ -102,7 +104,9 @@ def seek(
     to: str | None = option(
         "--to OFFSET", "The new position: start (or earliest), end (latest), 500, -100, +10, @2026-11-01 or @-1h."
     ),
-    by: int | None = option("--by N", "Move by N records from the committed offset; -100 rereads the last 100."),
+    by: int | None = option(
+        "--by N", "Move by N records from the committed offset; -100 makes the group read the last 100 again."
+    ),
     topic: list[str] | None = option(
         "--topic -t TOPIC", "Only this topic; can be repeated.", autocompletion=complete_topic
     ),
@@ -202,8 +206,8 @@ def _moves(
 
 
 def redrive(
-    topic: Topic,
     data: DirectoryData,
+    topic: str = argument("TOPIC", "The dead-letter topic.", ..., autocompletion=complete_topic),
     group: str | None = option("--group -g GROUP", "Only dead letters of this group.", autocompletion=complete_group),
     to: str | None = option(
         "--to TOPIC", "Send the letters to this topic instead of their own.", autocompletion=complete_topic
@@ -214,7 +218,8 @@ def redrive(
 ) -> None:
     """Return dead letters to the topics that they came from.
 
-    TOPIC is the dead-letter topic, such as orders-dead. Fix the cause first, then run this command. It returns each
+    A dead letter is a message that the consumers of a queue failed to process too often; TOPIC is the topic that
+    collects them, such as orders-dead. Fix the cause first, then run this command. It returns each
     letter once, even if it is interrupted and run again. Only the queue of the letter's own group delivers the message
     again, counting deliveries from 1. The letters stay in the dead-letter topic until retention or `sawlog topic trim`
     removes them; `sawlog read orders-dead --output json` shows why each one died (header sawlog.dead.reason).

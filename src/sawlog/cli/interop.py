@@ -56,7 +56,9 @@ def import_(
     ),
     system: System | None = option("--format -f SYSTEM", "The system that wrote the log.  [default: detected]"),
     settings: Settings = None,
-    on_damage: OnDamage = option("--on-damage stop|skip", "What to do about records that cannot be read.", "stop"),
+    on_damage: OnDamage = option(
+        "--on-damage stop|skip", "Stop at records that cannot be read, or skip them and continue.", "stop"
+    ),
     timestamp: str | None = option(
         "--timestamp TIME", "The timestamp of records from systems that store none.  [default: now]"
     ),

@@ -64,10 +64,10 @@ def verify(
 ) -> None:
     """Read and check every batch, record and index entry, and for a whole store also the groups' offsets.
 
-    The command changes nothing and takes no lock, so it can run next to a writer. On object storage, it reads every
-    extent that the commits refer to, and checks that the extents are contiguous and every batch is intact; for a whole
-    store, it also checks that no commit is missing. Segments that are only in the replica are not read: verify the
-    replica itself. Exits with 4 if there is damage.
+    The command changes nothing and takes no lock, so it can run next to a writer. On object storage, it checks that
+    every batch is intact and no offset is missing between them; for a whole store, it also checks that no commit is
+    missing. Segments that are only in the replica are not read: verify the replica itself. Exits with 4 if there is
+    damage.
 
     \b
     Examples:
@@ -152,11 +152,11 @@ def repair(
 ) -> None:
     """Show what opening a log for writing would repair (--plan), or do it after making a copy (--apply).
 
-    A torn tail, which a crash can leave, is saved to a separate file and truncated. Indexes and checkpoints are
-    rebuilt. Where segments or their ends are missing, the offsets of the lost records stay reserved, and `sawlog
-    verify` lists them from then on. Damaged data is never deleted: its bytes stay in place, the records around it stay
-    readable, and new records are appended after it. --plan is the default and writes nothing. Exits with 4 if damage
-    remains, or would remain, after the repair.
+    A torn tail, the incomplete end of a file that a crash can leave, is saved to a separate file and truncated. Indexes
+    and checkpoints are rebuilt. Where segments or their ends are missing, the offsets of the lost records stay
+    reserved, and `sawlog verify` lists them from then on. Damaged data is never deleted: its bytes stay in place, the
+    records around it stay readable, and new records are appended after it. --plan is the default and writes nothing.
+    Exits with 4 if damage remains, or would remain, after the repair.
 
     A store on object storage that has lost commits or its sawlog.json returns to the last consistent state before the
     loss. The plan lists what is lost, and exits with 4 if there is anything to repair. --apply moves unusable objects
@@ -381,9 +381,13 @@ _ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub", "tieri
 def maintenance(data: Data, topic: MaybeTopic = None, output: Output = "table") -> None:
     """Run retention, compaction, merging, recompression and scrubbing now, according to the topics' settings.
 
-    Segments that the replica holds are removed locally once they exceed local.retention.ms or local.retention.bytes. A
-    process that keeps the store open does all of this in the background. Partitions that another process is writing to
-    are skipped. Exits with 4 if scrubbing finds damage.
+    Retention deletes segments that are too old or exceed the size limit. Compaction keeps the last record of each key,
+    in topics with cleanup.policy=compact. Merging joins small segments, and recompression rewrites old ones with
+    zstd. Scrubbing reads old segments again to find damage; the command exits with 4 if there is any.
+    Segments that the replica holds are removed locally once they exceed local.retention.ms or local.retention.bytes.
+
+    A process that keeps the store open for writing does all of this in the background. Partitions that another process
+    is writing to are skipped.
 
     \b
     Examples:

@@ -95,25 +95,23 @@ _LAG_COLUMNS = columns(
     Column("lag_ms", "time behind", duration_text),
 )
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="The store on object storage: s3://, gs://, az:// or file://.")]
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.", file_okay=False)]
+Url = Annotated[str, argument("URL", "The store on object storage: s3://, gs://, az:// or file://.", ...)]
+Directory = Annotated[Path, argument("DIR", "The data directory.", ..., file_okay=False)]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="A storage option such as endpoint=URL; can be repeated."),
+    option("--option NAME=VALUE", "A storage option such as endpoint=URL; can be repeated.", ...),
 ]
-Topics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; can be repeated.")
-]
+Topics = Annotated[list[str] | None, option("--topic -t TOPIC", "Only this topic; can be repeated.", ...)]
 
 
 def replicate(
     data: Directory,
     url: Url,
-    once: bool = flag("--once", "Ship the current contents and exit."),
+    once: bool = flag("--once", "Copy what is there now, and exit."),
     topics: Topics = None,
     mirror_retention: bool = flag("--mirror-retention", "Also apply the directory's retention to the replica."),
     delete: bool = flag("--delete", "Also delete topics and groups from the replica when they are deleted here."),
-    registry: bool = flag("--registry", "Also ship ACLs and users, with their password verifiers."),
+    registry: bool = flag("--registry", "Also copy access control rules and users, with their password hashes."),
     options: Options = None,
     output: Output = "table",
 ) -> None:
@@ -122,7 +120,7 @@ def replicate(
     The replica has the topics with their ids and settings, the records with their offsets, and the groups' committed
     offsets. The command reads the directory, next to a writer or a broker, and records the replica's URL in it. It can
     be killed at any time; the next run continues where the replica ends. Exits with 1 if something could not be
-    shipped, for instance a topic that was truncated.
+    copied, for instance a topic that was truncated.
 
     \b
     Examples:
@@ -160,7 +158,7 @@ def restore(
     at_commit: int | None = option("--at-commit N", "Restore the state after N commits.", min=0),
     follow: bool = flag("--follow", "Keep the directory up to date until SIGTERM or Ctrl-C, as a warm standby."),
     topics: Topics = None,
-    registry: bool = flag("--registry", "Also restore users and ACLs, if they were shipped."),
+    registry: bool = flag("--registry", "Also restore users and access control rules, if the replica has them."),
     options: Options = None,
     output: Output = "table",
 ) -> None:
@@ -198,7 +196,7 @@ def promote(url: Url, options: Options = None, output: Output = "table") -> None
     """Turn a replica on object storage into an independent store, because its source is lost or abandoned.
 
     From then on the store accepts writes and runs its own retention and compaction, and `sawlog replicate` refuses to
-    ship to it. A directory that `sawlog restore --follow` has filled needs no promotion: open it for writing.
+    copy to it. A directory that `sawlog restore --follow` has filled needs no promotion: open it for writing.
 
     \b
     Examples:

@@ -128,7 +128,7 @@ Yes = Annotated[bool, flag("--yes -y", "Do not ask for confirmation.", ...)]
 IsolationLevel = Annotated[
     Isolation,
     option(
-        "--isolation committed|uncommitted", "Whether to leave out records of open and aborted Kafka transactions.", ...
+        "--isolation committed|uncommitted", "committed leaves out records of open and aborted Kafka transactions.", ...
     ),
 ]
 

@@ -85,10 +85,12 @@ def produce(
         "--empty-is-null -Z", "Store an empty value as null, which deletes the key in a compacted topic."
     ),
     check: bool = flag("--check", "Refuse values that do not match the topic's schema (sawlog.schema)."),
-    on_error: Literal["stop", "skip"] = option("--on-error stop|skip", "What to do about invalid input.", "stop"),
+    on_error: Literal["stop", "skip"] = option(
+        "--on-error stop|skip", "Stop at invalid input, or skip it and continue.", "stop"
+    ),
     lock_timeout: float = option(
         "--lock-timeout SECONDS",
-        "How long to wait for a process that has locked a partition and does not accept forwarded appends.",
+        "How long to wait for a process that has locked a partition and does not append for others.",
         LOCK_TIMEOUT_S,
         min=0.0,
     ),

@@ -26,19 +26,19 @@ COMMANDS = {
     "produce": ("Write records, from stdin or files.", "produce", "produce"),
     "read": ("Print records: all, the last N, a range, or since a time.", "read", "read"),
     "sql": ("Query topics with SQL.", "sql", "sql"),
-    "stats": ("Show sizes and rates, with charts.", "stats", "stats"),
+    "stats": ("Show the sizes of partitions and the rate of records, with charts.", "stats", "stats"),
     "groups": ("Show consumer groups and move their offsets.", "groups", "groups"),
-    "redrive": ("Return dead letters to their queue.", "groups", "redrive"),
+    "redrive": ("Return dead letters (failed messages of a queue) to their topics.", "groups", "redrive"),
     "serve": ("Serve the store to Kafka clients.", "serve", "serve"),
     "user": ("Add, list and delete a broker's users.", "security", "users"),
     "acl": ("Manage a broker's access control rules.", "security", "acls"),
     "import": ("Copy another system's logs into topics.", "interop", "import_"),
     "export": ("Write a topic in another system's format.", "interop", "export"),
-    "pipeline": ("Run jobs on Spark: ingest, export, verify, rewrite, count.", "pipeline", "pipelines"),
+    "pipeline": ("Run jobs on Spark: copy files in and out, verify, rewrite, count.", "pipeline", "pipelines"),
     "verify": ("Read and check all data.", "maintenance", "verify"),
     "inspect": ("Show the contents of a log file, batch by batch.", "inspect", "inspect"),
-    "repair": ("Plan or apply repairs.", "maintenance", "repair"),
-    "maintenance": ("Run retention, compaction and merging now.", "maintenance", "maintenance"),
+    "repair": ("Show or make the repairs that a damaged store needs.", "maintenance", "repair"),
+    "maintenance": ("Delete expired records, compact and merge segments now.", "maintenance", "maintenance"),
     "replicate": ("Replicate a store to object storage, continuously.", "objects", "replicate"),
     "restore": ("Restore a store from object storage, to the latest or an earlier state.", "objects", "restore"),
     "promote": ("Turn a replica into an independent store.", "objects", "promote"),
@@ -284,6 +284,10 @@ def sawlog(
     ] = False,
 ) -> None:
     """A segmented commit log without a server: topics, records and consumer groups in a data directory.
+
+    A store holds topics. A topic is a log of records, split into partitions. A record has a value and, optionally, a
+    key, headers and a timestamp; its offset is its number in its partition: 0, 1, 2, and so on. A consumer group
+    stores the offsets up to which it has read.
 
     Name the store with -d DIR or the environment variable SAWLOG_DATA. The commands topic, produce, read, groups,
     user, acl and stats also work through a broker (`sawlog serve`): name it with -b HOST:PORT or SAWLOG_BROKER.

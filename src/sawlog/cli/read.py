@@ -82,7 +82,7 @@ def read(
     data: MaybeData = None,
     broker: BrokerAt = None,
     log: LogDir = None,
-    offset: str = option("--offset -o OFFSET", "The range to read from each partition, see above.", "start"),
+    offset: str = option("--offset -o OFFSET", "Which records of each partition to read, see above.", "start"),
     partition: Partitions = None,
     count: int | None = option("--count -n N", "Stop after N records.", min=0, max=2**62),
     form: str | None = option("--format -f FORMAT", "The format of each record, see above."),
@@ -98,7 +98,9 @@ def read(
     follow: bool = flag("--follow -F", "Wait for new records until Ctrl-C."),
     out: Path | None = option("--out FILE", "Write to this file; .parquet writes Parquet."),
     isolation: IsolationLevel = "committed",
-    skip_damage: bool = flag("--skip-damage", "Continue after damage; still exits with 4."),
+    skip_damage: bool = flag(
+        "--skip-damage", "Skip damaged batches instead of stopping at the first; exits with 4 all the same."
+    ),
     output: OutputFormat | None = option(
         "--output table|json|ndjson|csv",
         "Print whole records in this format.  [default: values only, one per line]",
@@ -109,25 +111,33 @@ def read(
 
     \b
     Which records (-o):
-      start, end        all records; new records only (with --follow)
-      500, +10, -100    from offset 500; from the 10th after the start; the last 100
-      100:200, :500     from 100 up to, not including, 200; from the start up to 500
-      @-1h, @-2h:-1h    records with timestamps of the last hour; of the hour before it
-      @2026-11-01T08:30 of a time and later; local time unless it has a zone (Z, +02:00)
-      @1793520000000:   the same in milliseconds since 1970
+      start               all records
+      end                 none of the existing ones: with --follow, only new ones
+      500                 from offset 500 on
+      +10                 all but the first 10
+      -100                the last 100
+      100:200             offsets 100 to 199
+      :500                offsets below 500
+      @-1h                timestamps of the last hour
+      @-2h:-1h            timestamps of the hour before it
+      @2026-11-01T08:30   timestamps from this local time on; for another zone, append Z or +02:00
+      @1793520000000      timestamps from this number of milliseconds since 1970 on
 
     \b
     What to print (-f):
       %t topic  %p partition  %o offset  %k key  %v value (or %s)  %h headers
-      %T timestamp in ms  %d{%H:%M:%S} timestamp by strftime  %K %V lengths of key and value  %H number of headers
-      %v{hex} %v{base64} %v{json}, the same for %k;  \\n \\t \\xNN %%
+      %T timestamp in ms since 1970  %d timestamp in ISO format  %d{%H:%M:%S} timestamp by strftime
+      %K length of the key  %V length of the value (or %S)  %H number of headers
+      %v{hex} %v{base64} %v{json} encode the value; the same for %k and %h
+      \\n newline  \\t tab  \\xNN any byte  %% a percent sign
 
     A time selects records by timestamp. Timestamps need not follow the order of the offsets: the command finds the
     first matching record in the time index, then compares every record up to the end of the log.
 
-    The command takes no lock and can run next to a writer. It reads partitions one after the other; there is no order
-    between them. A damaged batch stops the command, and the message names the offset at which to continue. Reading
-    stops at the first open Kafka transaction and skips aborted ones; --isolation uncommitted prints everything.
+    The command takes no lock and can run next to a writer. It reads the partitions one after the other, so records of
+    different partitions are not in the order of time. A damaged batch stops the command, and the message names the
+    offset at which to continue. Reading stops at the first open Kafka transaction and skips aborted ones; --isolation
+    uncommitted prints everything.
 
     With --group, the command reads as a member of a consumer group: it starts at the committed offsets and commits the
     records that it has printed, so the next run continues there. A new group begins at the start, or with -o end at the

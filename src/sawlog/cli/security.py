@@ -29,14 +29,14 @@ from ..broker.security.authorizer import sorted_bindings
 from ..broker.security.mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Salted
 from ..display import counted
 from ..errors import InvalidConfig
-from .options import BrokerAt, MaybeData, Output, Yes, complete_group, complete_topic, flag, option, parsed
+from .options import BrokerAt, MaybeData, Output, Yes, argument, complete_group, complete_topic, flag, option, parsed
 from .output import Column, Printer, columns, confirm, note
 from .places import acls_of, open_place, users_of
 from .program import Command, command_group
 
 users = command_group("Add, list and delete users of the broker.")
 
-Name = Annotated[str, typer.Argument(metavar="USER", help="The name of the user.")]
+Name = Annotated[str, argument("USER", "The name of the user.", ...)]
 
 
 @users.command("add", cls=Command)
@@ -137,37 +137,27 @@ def _new_password(user: str, file: Path | None) -> str:
 
 acls = command_group("Manage a broker's access control rules: add, list and delete them.")
 
-OnlyPrincipal = Annotated[
-    str | None, typer.Option("--principal", metavar="User:NAME", help="Only rules for this principal.")
-]
+OnlyPrincipal = Annotated[str | None, option("--principal User:NAME", "Only rules for this principal.", ...)]
 Topics = Annotated[
     list[str] | None,
-    typer.Option(
-        "--topic", "-t", metavar="TOPIC", autocompletion=complete_topic, help="A topic; * is every topic. Repeatable."
-    ),
+    option("--topic -t TOPIC", "A topic; * is every topic. Can be repeated.", ..., autocompletion=complete_topic),
 ]
 Groups = Annotated[
     list[str] | None,
-    typer.Option(
-        "--group",
-        "-g",
-        metavar="GROUP",
-        autocompletion=complete_group,
-        help="A consumer group; * is every group. Repeatable.",
+    option(
+        "--group -g GROUP", "A consumer group; * is every group. Can be repeated.", ..., autocompletion=complete_group
     ),
 ]
 TransactionalIds = Annotated[
     list[str] | None,
-    typer.Option("--transactional-id", metavar="ID", help="A transactional id; * is every one. Repeatable."),
+    option("--transactional-id ID", "A transactional id; * is every one. Can be repeated.", ...),
 ]
-IsCluster = Annotated[
-    bool, typer.Option("--cluster", help="The broker as a whole: rules, users, and creating any topic.")
-]
+IsCluster = Annotated[bool, flag("--cluster", "The broker as a whole: rules, users, and creating any topic.", ...)]
 Operations = Annotated[
     list[str] | None,
-    typer.Option("--operation", metavar="OPERATION", help="read, write, create, delete, alter, describe, all, ..."),
+    option("--operation OPERATION", "read, write, create, delete, alter, describe, all, ... Can be repeated.", ...),
 ]
-IsPrefixed = Annotated[bool, typer.Option("--prefixed", help="Names are prefixes: orders- means orders-1, orders-eu.")]
+IsPrefixed = Annotated[bool, flag("--prefixed", "Names are prefixes: orders- means orders-1, orders-eu.", ...)]
 
 #: The principal of an unauthenticated client.
 _ANONYMOUS = "User:ANONYMOUS"
@@ -178,9 +168,9 @@ _RULE_COLUMNS = columns("resource name pattern principal permission operation", 
 def add_rules(
     data: MaybeData = None,
     broker: BrokerAt = None,
-    allow: list[str] | None = option("--allow User:NAME", "A principal to allow; User:* is everyone. Repeatable."),
+    allow: list[str] | None = option("--allow User:NAME", "A principal to allow; User:* is everyone. Can be repeated."),
     deny: list[str] | None = option(
-        "--deny User:NAME", "A principal to deny, regardless of what other rules allow. Repeatable."
+        "--deny User:NAME", "A principal to deny, regardless of what other rules allow. Can be repeated."
     ),
     operation: Operations = None,
     topic: Topics = None,
@@ -188,10 +178,13 @@ def add_rules(
     transactional_id: TransactionalIds = None,
     cluster: IsCluster = False,
     prefixed: IsPrefixed = False,
-    host: list[str] | None = option("--host ADDRESS", "Only from this IP address. Repeatable.  [default: any]"),
+    host: list[str] | None = option("--host ADDRESS", "Only from this IP address. Can be repeated.  [default: any]"),
     output: Output = "table",
 ) -> None:
     """Add rules, one for each combination of principal, operation, resource and host.
+
+    A principal is a user, User:NAME; clients that do not authenticate are User:ANONYMOUS. A resource is a topic, a
+    group, a transactional id or the broker as a whole.
 
     While a store has no rules, every operation is allowed. From the first rule on, its brokers refuse every operation
     that no rule allows or that a rule denies; super users (the broker setting `super_users`) are exempt. Running

@@ -79,6 +79,9 @@ def create(
 ) -> None:
     """Create a topic, and the store if the directory is missing or empty.
 
+    Records with the same key go to the same partition, which keeps them in order. Consumers of a group share the
+    partitions, so their number limits how many can work at once; it can grow later.
+
     \b
     Examples:
       sawlog topic create orders -d data
