@@ -16,8 +16,9 @@ from sawlog.log.ingest import rows_of
 from sawlog.store.objects import cache as cache_module
 from sawlog.store.objects.bucket import Bucket
 from sawlog.store.objects.cache import BlockCache, default_path
-from sawlog.store.objects.extent_reader import CommitCache, ExtentReader, content_digest, place_batches, place_rows
-from sawlog.store.objects.state.commit import Commit, Extent, Nonce, Tombstone
+from sawlog.store.objects.extent_reader import ExtentReader, place_batches, place_rows
+from sawlog.store.objects.journal import CommitCache
+from sawlog.store.objects.state.commit import Commit, Extent, Nonce, Tombstone, content_digest
 from sawlog.store.objects.store import ObjectStore
 
 from .. import warm

@@ -13,8 +13,8 @@ from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch
 from sawlog.store.objects import rewrite
 from sawlog.store.objects.cache import BlockCache
-from sawlog.store.objects.extent_reader import content_digest
 from sawlog.store.objects.slices import ObjectSliceReader
+from sawlog.store.objects.state.commit import content_digest
 from sawlog.store.replica import restore
 
 from .histories import copied, give_cache, opened, values, write

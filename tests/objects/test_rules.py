@@ -20,7 +20,6 @@ from sawlog.store.directory.transactions.staging import Part
 from sawlog.store.objects import checkpoints
 from sawlog.store.objects.bucket import Bucket, Unanswered
 from sawlog.store.objects.collect import Collector
-from sawlog.store.objects.extent_reader import append_action, described
 from sawlog.store.objects.journal import HISTORY_S, STORE, Journal, StoreParameters, UnknownOutcome
 from sawlog.store.objects.session import Committer, StoreSession
 from sawlog.store.objects.state import State, partitions
@@ -31,8 +30,10 @@ from sawlog.store.objects.state.commit import (
     Nonce,
     Tombstone,
     UpgradeRequired,
+    append_action,
     canonical,
     commit_key,
+    described,
     is_tombstone,
 )
 from sawlog.store.objects.state.entries import Entries, Rejected

@@ -32,10 +32,9 @@ from ...storage.forking import forkable
 from ..base import TopicPartition
 from ..groups import CoordinatorClaim, OffsetChange
 from ..serving import BrokerRegistry, Node, StagedOffset, TransactionalIds, TransactionMarker
-from .extent_reader import append_action, described
 from .session import StoreSession, results
 from .state import Outcome, State
-from .state.commit import INLINE
+from .state.commit import INLINE, append_action, described
 from .state.entries import quoted
 
 _logger = logging.getLogger("sawlog.broker")

@@ -24,9 +24,6 @@ requests  [a a a] [b] [c c]  at most `REQUEST_BYTES` each; `_AHEAD` of them, or 
 
 A caller that only decodes batches gets them as stored, in `Part`s, and sets the offsets in the parsed headers
 (`place_rows`), so that the buffer stays untouched. A caller that passes batches on gets copies that it may change.
-
-The second half of the module is the way in: `described` lists the extents, idempotent producers and transactions of
-encoded batches as a commit states them, and `append_action` makes an action of it.
 """
 
 from __future__ import annotations
@@ -36,32 +33,17 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...batch.header import (
-    ATTRIBUTES,
     BASE,
-    BASE_SEQUENCE,
-    COMMIT_MARKER,
-    CONTROL_BIT,
-    COUNT,
-    CRC,
     HEADER_BYTES,
     LAST,
     LEADER_EPOCH,
-    MARKER,
-    MARKER_MASK,
-    MAX_TIME,
     POSITION,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
-    SIZE,
-    TRANSACTIONAL_BIT,
     Rows,
     new_rows,
 )
@@ -71,8 +53,8 @@ from ...log.ingest import rows_of
 from ...storage.forking import forkable
 from .bucket import Bucket
 from .cache import BlockCache
-from .state.commit import COMMITS, DIGEST_DIGITS, Commit, Extent, UpgradeRequired, is_tombstone
-from .state.partitions import ABORT, COMMIT, RECORDS
+from .journal import CommitCache
+from .state.commit import COMMITS, Commit, Extent, UpgradeRequired, content_digest, in_runs, is_tombstone
 
 #: Approximate size decoded at once: enough for a call, and small enough for the processor's cache.
 CHUNK_BYTES = 2 << 20
@@ -84,9 +66,6 @@ _AHEAD, _AHEAD_BYTES = 16, 64 << 20
 _THREADS = 32
 #: Number of commits for which a partial read is remembered.
 _ASKED = 1024
-
-#: Maximum size of the cached commits.
-_RECENT_BYTES = 32 << 20
 
 #: The extents of one request.
 _Run = Sequence[Extent]
@@ -261,52 +240,6 @@ class ExtentReader:
                 recent.add(key, data)
 
 
-class CommitCache:
-    """The last commits, verified, as they are in the bucket, up to a total size. Thread-safe."""
-
-    def __init__(self, max_bytes: int = _RECENT_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._size_bytes = 0
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
-        self._lock = forkable(threading.Lock())
-
-    def add(self, key: str, data: bytes) -> None:
-        """Cache a commit; it replaces one of another history with the same number."""
-        with self._lock:
-            self._size_bytes += len(data) - len(self._kept.pop(key, b""))
-            self._kept[key] = data
-            while self._size_bytes > self._max_bytes and self._kept:
-                self._size_bytes -= len(self._kept.popitem(last=False)[1])
-
-    def forget(self, key: str) -> None:
-        with self._lock:
-            self._size_bytes -= len(self._kept.pop(key, b""))
-
-    def has(self, key: str) -> bool:
-        """Return whether a commit is cached at this moment."""
-        return key in self._kept
-
-    def get(self, key: str, position: int, size_bytes: int) -> bytes | None:
-        """Return a byte range of a commit, or None if it is not cached. The caller must compare its digest: the commit
-        may belong to another history if the bucket was rolled back."""
-        found = self._kept.get(key)
-        if found is None or len(found) < position + size_bytes:
-            return None
-        return found[position : position + size_bytes]
-
-
-def content_digest(rows: Rows) -> str:
-    """Return the identity of batches, wherever they are stored: 64 bits of BLAKE2b, in hexadecimal, over the header
-    fields from the record count to the CRC-32C, each as a little-endian i64. Base offset and leader epoch are left out
-    because they change when a batch is placed.
-
-    The CRC stands for the records, so the digest of bytes from a bucket proves something only after their CRCs were
-    checked.
-    """
-    fields = rows[:, COUNT : CRC + 1].astype("<i8", copy=False).tobytes()
-    return blake2b(fields, digest_size=DIGEST_DIGITS // 2).hexdigest()
-
-
 def _checked(run: _Run, data: memoryview) -> Part:
     """Return the extents of a run in one buffer. Raises `CorruptBatch` unless all of them are the committed batches."""
     for extent in run:
@@ -334,78 +267,18 @@ def check_extent(extent: Extent, data: memoryview) -> Rows:
     return rows
 
 
-def _runs(extents: Iterable[Extent], most_bytes: int | None = None) -> Iterator[_Run]:
+def _runs(extents: Iterable[Extent], max_bytes: int | None = None) -> Iterator[_Run]:
     """Group adjacent extents of one object up to a size, by default that of a request."""
-    most_bytes = REQUEST_BYTES if most_bytes is None else most_bytes
-    run: list[Extent] = []
-    size = 0
-    for each in extents:
-        follows = run and (run[-1].key, run[-1].position + run[-1].size_bytes) == (each.key, each.position)
-        if run and (not follows or size + each.size_bytes > most_bytes):
-            yield run
-            run, size = [], 0
-        run.append(each)
-        size += each.size_bytes
-    if run:
-        yield run
+    return in_runs(extents, REQUEST_BYTES if max_bytes is None else max_bytes, _is_adjacent)
+
+
+def _is_adjacent(one: Extent, other: Extent) -> bool:
+    return one.key == other.key and one.position + one.size_bytes == other.position
 
 
 def _has_room(under_way: Iterable[tuple[_Run, bool, object]], run: _Run) -> bool:
     sizes = [sum(extent.size_bytes for extent in each) for each, _, _ in under_way]
     return len(sizes) < _AHEAD and sum(sizes) + sum(extent.size_bytes for extent in run) <= _AHEAD_BYTES
-
-
-#: Maximum size of an extent: the unit that is read to find a batch in it.
-EXTENT_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class BatchDescription:
-    """The description of batches in a commit."""
-
-    #: [position, bytes, offsets, largest timestamp, digest] of each extent, in order.
-    extents: list[list[Any]]
-    #: [producer id, epoch, first sequence, last sequence, offsets before it] of each idempotent batch.
-    producers: list[list[int]]
-    #: [producer id, epoch, first, last, kind] of each transactional batch: see state/partitions.py.
-    transactions: list[list[int]]
-    #: Number of offsets that the batches take.
-    count: int
-
-
-def described(rows: Rows, extent_bytes: int = EXTENT_BYTES) -> BatchDescription:
-    """Describe batches for a commit."""
-    extents: list[list[Any]] = []
-    producers: list[list[int]] = []
-    transactions: list[list[int]] = []
-    starts: list[int] = []
-    count, leader_epoch = 0, None
-    for number, row in enumerate(rows):
-        position, size, newest = int(row[POSITION]), int(row[SIZE]), int(row[MAX_TIME])
-        offsets = int(row[LAST]) - int(row[BASE]) + 1
-        last = extents[-1] if extents and row[LEADER_EPOCH] == leader_epoch else None  # one epoch each
-        leader_epoch = row[LEADER_EPOCH]
-        if last is not None and last[0] + last[1] == position and last[1] + size <= extent_bytes:
-            extents[-1] = [last[0], last[1] + size, last[2] + offsets, max(last[3], newest)]
-        else:
-            extents.append([position, size, offsets, newest])
-            starts.append(number)
-        producer, epoch, first = int(row[PRODUCER_ID]), int(row[PRODUCER_EPOCH]), int(row[BASE_SEQUENCE])
-        if producer >= 0 and row[ATTRIBUTES] & TRANSACTIONAL_BIT:
-            transactions.append([producer, epoch, count, count + offsets - 1, _transaction_kind(row)])
-        if producer >= 0 and first >= 0:
-            producers.append([producer, epoch, first, (first + offsets - 1) % 2**31, count])
-        count += offsets
-    for extent, start, end in zip(extents, starts, [*starts[1:], len(rows)], strict=True):
-        extent.append(content_digest(rows[start:end]))
-    return BatchDescription(extents, producers, transactions, count)
-
-
-def _transaction_kind(row: Any) -> int:
-    """Return the role of a batch in its transaction."""
-    if not row[ATTRIBUTES] & CONTROL_BIT:
-        return RECORDS
-    return COMMIT if row[MARKER] & MARKER_MASK == COMMIT_MARKER else ABORT
 
 
 def place_batches(data: bytearray | memoryview, base_offset: int, leader_epoch: int = 0) -> list[tuple[int, int, int]]:
@@ -432,23 +305,3 @@ def place_rows(rows: Rows, base_offset: int, leader_epoch: int = 0) -> None:
     rows[:, BASE] = ends - counts
     rows[:, LAST] = ends - 1
     rows[:, LEADER_EPOCH] = leader_epoch
-
-
-def append_action(
-    topic: str, partition: int, key: str, described_: BatchDescription, expect: int | None
-) -> dict[str, Any]:
-    """Return the action that places batches."""
-    action: dict[str, Any] = {
-        "do": "append",
-        "topic": topic,
-        "partition": partition,
-        "key": key,
-        "extents": described_.extents,
-    }
-    if described_.producers:
-        action["producers"] = described_.producers
-    if described_.transactions:
-        action["transactions"] = described_.transactions
-    if expect is not None:
-        action["expect"] = expect
-    return action

@@ -28,8 +28,8 @@ import errno
 import random
 import threading
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import chain, repeat
@@ -82,6 +82,8 @@ _COMPANY_S, _COMPANY_CREATES = 2.0, 50
 _ALONE = 32
 #: Number of creates whose duration is remembered.
 _REMEMBERED = 8
+#: Maximum size of the cached commits.
+_RECENT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +143,8 @@ class Journal:
         self.proved_s: float | None = None
         #: Held while a commit is folded, and never during a request, for readers of the state.
         self.folding = forkable(threading.Lock())
-        #: Called with the key and the content of each folded commit.
-        self.on_fold: Callable[[str, bytes], None] | None = None
+        #: Recently folded commits: readers that follow the end of a partition find its batches there.
+        self.recent = CommitCache()
         self._backoff = CommitBackoff()
         #: Durations of the last single-commit requests, and their typical value; 0 if unknown.
         self._round_trips_s: deque[float] = deque(maxlen=_ROUND_TRIPS)
@@ -289,8 +291,7 @@ class Journal:
         self._sizes[self._newest.number] = len(data)
         if len(self._sizes) > _MOST_SIZES:
             del self._sizes[next(iter(self._sizes))]
-        if self.on_fold is not None:
-            self.on_fold(key, data)
+        self.recent.add(key, data)
         return outcomes
 
     def _restart(self) -> None:
@@ -537,6 +538,40 @@ class Journal:
         next commit has confirmed it."""
         with self._guarded():
             return self.state.number > 0 and checkpoints.stored(self._bucket, self.state)
+
+
+class CommitCache:
+    """The last commits, verified, as they are in the bucket, up to a total size. Thread-safe."""
+
+    def __init__(self, max_bytes: int = _RECENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._size_bytes = 0
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = forkable(threading.Lock())
+
+    def add(self, key: str, data: bytes) -> None:
+        """Cache a commit; it replaces one of another history with the same number."""
+        with self._lock:
+            self._size_bytes += len(data) - len(self._kept.pop(key, b""))
+            self._kept[key] = data
+            while self._size_bytes > self._max_bytes and self._kept:
+                self._size_bytes -= len(self._kept.popitem(last=False)[1])
+
+    def forget(self, key: str) -> None:
+        with self._lock:
+            self._size_bytes -= len(self._kept.pop(key, b""))
+
+    def has(self, key: str) -> bool:
+        """Return whether a commit is cached at this moment."""
+        return key in self._kept
+
+    def get(self, key: str, position: int, size_bytes: int) -> bytes | None:
+        """Return a byte range of a commit, or None if it is not cached. The caller must compare its digest: the commit
+        may belong to another history if the bucket was rolled back."""
+        found = self._kept.get(key)
+        if found is None or len(found) < position + size_bytes:
+            return None
+        return found[position : position + size_bytes]
 
 
 class Clocks:

@@ -45,9 +45,9 @@ from ...log.rebatch import Rebatcher, RewriteCounts, RewriteOptions
 from ...log.rewrite import ReplacementFile
 from ...log.segment import Segment
 from ...log.transactions import AbortedTransaction, aborted_rows
-from .extent_reader import described, place_batches
+from .extent_reader import place_batches
 from .session import StoreSession
-from .state.commit import SEGMENTS, STAGED, Extent
+from .state.commit import SEGMENTS, STAGED, Extent, described, in_runs
 from .state.entries import CompactionState
 
 #: Maximum size of a segment, approximately; a topic's `segment.bytes` may reduce it.
@@ -253,7 +253,9 @@ def compact(
     )
     report = CompactionReport(clean_offset=end)
     tombstones = 0
-    for run in _runs(what, max(end, what.clean.offset), segment_bytes):
+    clean_below = max(end, what.clean.offset)
+    extents = [each for each in what.extents if each.base_offset < clean_below]
+    for run in (ExtentRun(what.place, tuple(each)) for each in in_runs(extents, segment_bytes)):
         data, counts = _rewritten(session, run, wanted, max_decompressed_bytes, check)
         report.segments_before += len({each.key for each in run.extents})
         report.segments_after += 1
@@ -280,22 +282,6 @@ def compact(
         ]
     )
     return report
-
-
-def _runs(what: Compactable, end: int, segment_bytes: int) -> Iterator[ExtentRun]:
-    """Yield the extents to rewrite, in runs that become one segment each."""
-    taken: list[Extent] = []
-    size = 0
-    for extent in what.extents:
-        if extent.base_offset >= end:
-            break
-        if taken and size + extent.size_bytes > segment_bytes:
-            yield ExtentRun(what.place, tuple(taken))
-            taken, size = [], 0
-        taken.append(extent)
-        size += extent.size_bytes
-    if taken:
-        yield ExtentRun(what.place, tuple(taken))
 
 
 def _keys(session: StoreSession, what: Compactable, max_bytes: int, check: Check) -> tuple[KeyMap, int]:

@@ -37,10 +37,10 @@ from ...errors import (
 from ...storage.forking import forkable, this_process
 from .bucket import Bucket
 from .cache import BlockCache
-from .extent_reader import CommitCache, ExtentReader, append_action, described
+from .extent_reader import ExtentReader
 from .journal import HISTORY_S, Clocks, Journal, StoreParameters
 from .state import Outcome, State
-from .state.commit import INLINE, STAGED, Request, UpgradeRequired, canonical
+from .state.commit import INLINE, STAGED, Request, UpgradeRequired, append_action, canonical, described
 
 if TYPE_CHECKING:
     from ...log.writer import Writer
@@ -92,12 +92,9 @@ class StoreSession:
         self._clocks = Clocks() if clocks is None else clocks
         self._lock = forkable(threading.RLock())
         self._journal = Journal(bucket, self.parameters, clocks=self._clocks)
-        #: Recently folded commits: readers that follow the end of a partition find its batches there.
-        self.recent = CommitCache()
-        self._journal.on_fold = self.recent.add
         #: Readers of batches; extent_reader.py says which one is for what.
-        self.extents = ExtentReader(bucket, cache, self.recent)
-        self.maintenance = ExtentReader(bucket, recent=self.recent)
+        self.extents = ExtentReader(bucket, cache, self._journal.recent)
+        self.maintenance = ExtentReader(bucket, recent=self._journal.recent)
         self.uncached = ExtentReader(bucket)
         #: Notifies watchers of new commits.
         self.notifier = CommitNotifier(self.poll)

@@ -27,7 +27,7 @@ from ..base import PlannedSlice, SliceReader
 from .extent_reader import CHUNK_BYTES, Part, place_rows
 from .session import StoreSession
 from .state import State
-from .state.commit import Extent
+from .state.commit import Extent, in_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,16 +67,8 @@ def cut_into(
     extents: Sequence[Extent], start: int, end: int, *, target_bytes: int | None, max_records: int | None
 ) -> Iterator[ObjectSlice]:
     """Yield slices for the offsets from `start` to `end`, all of which are in these extents."""
-    taken: list[Extent] = []
-    size = 0
-    for extent in extents:
-        if taken and target_bytes is not None and size + extent.size_bytes > target_bytes:
-            yield from _by_records(taken, start, end, max_records)
-            taken, size = [], 0
-        taken.append(extent)
-        size += extent.size_bytes
-    if taken:
-        yield from _by_records(taken, start, end, max_records)
+    for run in in_runs(extents, target_bytes):
+        yield from _by_records(run, start, end, max_records)
 
 
 def _by_records(extents: Sequence[Extent], start: int, end: int, max_records: int | None) -> Iterator[ObjectSlice]:
@@ -146,20 +138,20 @@ class ObjectSliceReader(SliceReader):
         """Yield stored batches, their first extent, and the offset after them. Small extents are joined, because each
         would cost a call, and large parts are split."""
         held = bytearray()
-        first, end = extents[0], 0
+        first = last = extents[0]
         for run, data in _cut_up(self._reader.read_parts(extents)):
-            if held and (len(held) + len(data) > CHUNK_BYTES or not _follows(run[0], end, first)):
-                yield first, memoryview(held), end
+            if held and (len(held) + len(data) > CHUNK_BYTES or not _follows(last, run[0])):
+                yield first, memoryview(held), last.next_offset
                 held = bytearray()
             if not held:
                 first = run[0]
-            end = run[-1].next_offset
+            last = run[-1]
             if not held and len(data) > _SMALL_BYTES:
-                yield first, data, end
+                yield first, data, last.next_offset
             else:
                 held += data
         if held:
-            yield first, memoryview(held), end
+            yield first, memoryview(held), last.next_offset
 
     def _now(self, rest: ObjectSlice, lost: Callable[[DataLoss], None]) -> list[Extent]:
         """Return the current extents of the rest of a slice."""
@@ -188,19 +180,15 @@ def _has_other_history(now: Iterable[Extent], before: Iterable[Extent]) -> bool:
 def _cut_up(parts: Iterable[Part]) -> Iterator[Part]:
     """Yield parts of about `CHUNK_BYTES` whose extents are contiguous and in one leader epoch."""
     for extents, data in parts:
-        taken: list[Extent] = []
-        position = size = 0
-        for each in extents:
-            if taken and (size + each.size_bytes > CHUNK_BYTES or not _follows(each, taken[-1].next_offset, taken[0])):
-                yield Part(taken, data[position : position + size])
-                taken, position, size = [], position + size, 0
-            taken.append(each)
-            size += each.size_bytes
-        yield Part(taken, data[position : position + size])
+        position = 0
+        for run in in_runs(extents, CHUNK_BYTES, _follows):
+            size = sum(each.size_bytes for each in run)
+            yield Part(run, data[position : position + size])
+            position += size
 
 
-def _follows(extent: Extent, end: int, first: Extent) -> bool:
-    return extent.base_offset == end and extent.leader_epoch == first.leader_epoch
+def _follows(one: Extent, other: Extent) -> bool:
+    return other.base_offset == one.next_offset and other.leader_epoch == one.leader_epoch
 
 
 def _placed(data: memoryview, first: Extent, end: int) -> Rows:

@@ -24,10 +24,9 @@ from ...storage.interface import Buffer
 from ..base import JobStaging, TaskStaging, Transaction
 from ..directory.transactions.pending import KEPT_MS
 from ..directory.transactions.staging import Intent, Part, Piece, PlacedOffsets, check_name, check_replay, merged
-from .extent_reader import BatchDescription, append_action, described
 from .session import StoreSession, refused_with, results
 from .state import State
-from .state.commit import INLINE, STAGED, begun_at, job_of
+from .state.commit import INLINE, STAGED, BatchDescription, append_action, begun_at, described, job_of
 from .topic import ObjectTopic
 
 #: Maximum size of a staged extent, unless it is one batch. A commit lists every extent, so there should not be many;

@@ -25,11 +25,11 @@ from ...log.ingest import checked_rows, fillers, rows_of
 from ...log.rebatch import Rebatcher, RewriteOptions
 from ...log.rewrite import ReplacementFile
 from ...log.segment import Segment
-from ..objects.extent_reader import append_action, described, place_batches
+from ..objects.extent_reader import place_batches
 from ..objects.rewrite import ChunkOrigin, RewriteBuffer
 from ..objects.session import StoreSession
 from ..objects.state import Outcome
-from ..objects.state.commit import INLINE, Extent
+from ..objects.state.commit import INLINE, Extent, append_action, described
 
 #: Larger shipments are uploaded before the commit that refers to them.
 _INLINE_BYTES = 1 << 20

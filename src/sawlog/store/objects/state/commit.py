@@ -19,7 +19,7 @@ An *extent* (`Extent`) is a run of batches in one object: in a commit, in an upl
 batches have consecutive offsets from its base; the offsets in their stored headers do not count.
 
 A key and a position do not identify bytes: after a bucket is copied or rolled back, the same commit number holds other
-records. So each extent records the digest of its batches (`extent_reader.content_digest`). Caches use it as part of the
+records. So each extent records the digest of its batches (`content_digest`). Caches use it as part of the
 key, and every read from the bucket verifies it.
 
 A partition on object storage has a single leader epoch, 0, because nothing is ever truncated. In a directory, records
@@ -31,12 +31,33 @@ and cannot be mistaken for a copy of something else.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from ....batch.checksum import crc32c
+from ....batch.header import (
+    ATTRIBUTES,
+    BASE,
+    BASE_SEQUENCE,
+    COMMIT_MARKER,
+    CONTROL_BIT,
+    COUNT,
+    CRC,
+    LAST,
+    LEADER_EPOCH,
+    MARKER,
+    MARKER_MASK,
+    MAX_TIME,
+    POSITION,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    SIZE,
+    TRANSACTIONAL_BIT,
+    Rows,
+)
 from ....errors import CorruptData, SawlogError
 from ..bucket import Bucket
 
@@ -228,6 +249,24 @@ class Extent(NamedTuple):
     leader_epoch: int = 0
 
 
+def in_runs(
+    extents: Iterable[Extent], max_bytes: int | None = None, follows: Callable[[Extent, Extent], bool] | None = None
+) -> Iterator[list[Extent]]:
+    """Group consecutive extents, up to a size but at least one. `follows` tells whether the second of two extents may
+    be in the run of the first."""
+    run: list[Extent] = []
+    size = 0
+    for each in extents:
+        is_full = max_bytes is not None and size + each.size_bytes > max_bytes
+        if run and (is_full or (follows is not None and not follows(run[-1], each))):
+            yield run
+            run, size = [], 0
+        run.append(each)
+        size += each.size_bytes
+    if run:
+        yield run
+
+
 def begun_at(key: str) -> int:
     """Return the number of commits known when an upload began. Raises `ValueError` for the key of another object."""
     if not key.startswith((STAGED, SEGMENTS)):
@@ -269,3 +308,90 @@ def epoch_end(epochs: Sequence[Sequence[int]], epoch: int, end: int) -> int:
     if epoch < 0:
         return end
     return min((int(first) for number, first in epochs if number > epoch), default=end)
+
+
+# --- how a commit describes batches
+
+#: Maximum size of an extent: the unit that is read to find a batch in it.
+EXTENT_BYTES = 1 << 20
+#: Roles of a batch in a transaction: records, or the marker that ends it.
+RECORDS, MARKED_COMMIT, MARKED_ABORT = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDescription:
+    """The description of batches in a commit."""
+
+    #: [position, bytes, offsets, largest timestamp, digest] of each extent, in order.
+    extents: list[list[Any]]
+    #: [producer id, epoch, first sequence, last sequence, offsets before it] of each idempotent batch.
+    producers: list[list[int]]
+    #: [producer id, epoch, first, last, kind] of each transactional batch: see partitions.py.
+    transactions: list[list[int]]
+    #: Number of offsets that the batches take.
+    count: int
+
+
+def described(rows: Rows, extent_bytes: int = EXTENT_BYTES) -> BatchDescription:
+    """Describe batches for a commit."""
+    extents: list[list[Any]] = []
+    producers: list[list[int]] = []
+    transactions: list[list[int]] = []
+    starts: list[int] = []
+    count, leader_epoch = 0, None
+    for number, row in enumerate(rows):
+        position, size, newest = int(row[POSITION]), int(row[SIZE]), int(row[MAX_TIME])
+        offsets = int(row[LAST]) - int(row[BASE]) + 1
+        last = extents[-1] if extents and row[LEADER_EPOCH] == leader_epoch else None  # one epoch each
+        leader_epoch = row[LEADER_EPOCH]
+        if last is not None and last[0] + last[1] == position and last[1] + size <= extent_bytes:
+            extents[-1] = [last[0], last[1] + size, last[2] + offsets, max(last[3], newest)]
+        else:
+            extents.append([position, size, offsets, newest])
+            starts.append(number)
+        producer, epoch, first = int(row[PRODUCER_ID]), int(row[PRODUCER_EPOCH]), int(row[BASE_SEQUENCE])
+        if producer >= 0 and row[ATTRIBUTES] & TRANSACTIONAL_BIT:
+            transactions.append([producer, epoch, count, count + offsets - 1, _transaction_kind(row)])
+        if producer >= 0 and first >= 0:
+            producers.append([producer, epoch, first, (first + offsets - 1) % 2**31, count])
+        count += offsets
+    for extent, start, end in zip(extents, starts, [*starts[1:], len(rows)], strict=True):
+        extent.append(content_digest(rows[start:end]))
+    return BatchDescription(extents, producers, transactions, count)
+
+
+def _transaction_kind(row: Any) -> int:
+    """Return the role of a batch in its transaction."""
+    if not row[ATTRIBUTES] & CONTROL_BIT:
+        return RECORDS
+    return MARKED_COMMIT if row[MARKER] & MARKER_MASK == COMMIT_MARKER else MARKED_ABORT
+
+
+def content_digest(rows: Rows) -> str:
+    """Return the identity of batches, wherever they are stored: 64 bits of BLAKE2b, in hexadecimal, over the header
+    fields from the record count to the CRC-32C, each as a little-endian i64. Base offset and leader epoch are left out
+    because they change when a batch is placed.
+
+    The CRC stands for the records, so the digest of bytes from a bucket proves something only after their CRCs were
+    checked.
+    """
+    fields = rows[:, COUNT : CRC + 1].astype("<i8", copy=False).tobytes()
+    return blake2b(fields, digest_size=DIGEST_DIGITS // 2).hexdigest()
+
+
+def append_action(topic: str, partition: int, key: str, about: BatchDescription, expect: int | None) -> dict[str, Any]:
+    """Return the action that places batches."""
+    action: dict[str, Any] = {
+        "do": "append",
+        "topic": topic,
+        "partition": partition,
+        "key": key,
+        "extents": about.extents,
+    }
+    if about.producers:
+        action["producers"] = about.producers
+    if about.transactions:
+        action["transactions"] = about.transactions
+    if expect is not None:
+        action["expect"] = expect
+    return action

@@ -43,7 +43,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ....config import MAX_OFFSET
-from .commit import DIGEST_DIGITS, INLINE, Action, Extent, with_epoch
+from .commit import DIGEST_DIGITS, INLINE, MARKED_ABORT, RECORDS, Action, Extent, with_epoch
 from .entries import MARK, MutableState, Rejected, quoted
 
 #: The kinds of entries that are dropped with their topic, and the position of its id in their names.
@@ -133,8 +133,6 @@ def _topic_of(state: MutableState, name: str, topic_id: str | None) -> Mapping[s
     return found
 
 
-#: Kinds of batches: records of a transaction, or the marker that ends it.
-RECORDS, COMMIT, ABORT = 0, 1, 2
 #: Kafka's name for the state of a transaction in progress.
 ONGOING = "Ongoing"
 #: Number of batches remembered per producer, as in Kafka.
@@ -410,7 +408,7 @@ def _note_transactions(state: MutableState, topic: str, partition: int, base: in
             continue
         _fence(state, topic, partition, producer, epoch)
         ended = opened.pop(key, None)
-        if ended is not None and kind == ABORT:
+        if ended is not None and kind == MARKED_ABORT:
             before = state.entries.get(f"aborted/{topic}/{partition}", [])
             state.put(f"aborted/{topic}/{partition}", [*before, [producer, ended[0], base + last]])
     state.put_or_drop(name, opened)
