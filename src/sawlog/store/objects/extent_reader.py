@@ -38,15 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...batch.header import (
-    BASE,
-    HEADER_BYTES,
-    LAST,
-    LEADER_EPOCH,
-    POSITION,
-    Rows,
-    new_rows,
-)
+from ...batch.header import BASE, HEADER_BYTES, LAST, LEADER_EPOCH, POSITION, Rows, new_rows
 from ...batch.read import first_bad_crc
 from ...errors import CorruptBatch, CorruptData
 from ...log.ingest import rows_of

@@ -25,15 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import errors
 from ...batch.header import Rows
-from ...errors import (
-    AmbiguousAppend,
-    CorruptData,
-    InvalidRecordType,
-    LogClosed,
-    ReadOnlyLog,
-    SawlogError,
-    StorageError,
-)
+from ...errors import AmbiguousAppend, CorruptData, InvalidRecordType, LogClosed, ReadOnlyLog, SawlogError, StorageError
 from ...storage.forking import forkable, this_process
 from .bucket import Bucket
 from .cache import BlockCache

@@ -91,12 +91,7 @@ class ObjectSliceReader(SliceReader):
         """No-op."""
 
     def read(
-        self,
-        planned: object,
-        *,
-        columns: Sequence[str],
-        batch_rows: int,
-        lost: Callable[[DataLoss], None] = fail,
+        self, planned: object, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None] = fail
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of a slice as Arrow batches. If records are missing, raises `DataLoss`, or calls `lost`
         instead, if given, and continues with the rest. Raises `TopicNotFound` if the topic was deleted."""

@@ -410,10 +410,7 @@ def _lag(log: Log, place: ReplicaPartition) -> Lag:
 
 def _sum(one: Lag, other: Lag) -> Lag:
     return Lag(
-        one.topic,
-        one.records + other.records,
-        one.size_bytes + other.size_bytes,
-        max(one.seconds, other.seconds),
+        one.topic, one.records + other.records, one.size_bytes + other.size_bytes, max(one.seconds, other.seconds)
     )
 
 
