@@ -50,7 +50,7 @@ from sawlog.store.directory.transactions.staging import Piece  # noqa: E402
 from sawlog.store.objects.bucket import Bucket  # noqa: E402
 from sawlog.store.objects.extent_reader import REQUEST_BYTES  # noqa: E402
 from sawlog.store.objects.journal import STORE  # noqa: E402
-from sawlog.store.objects.rewrite import PartitionId, consolidate, small_runs  # noqa: E402
+from sawlog.store.objects.maintenance import PartitionId, consolidate, small_runs  # noqa: E402
 from sawlog.store.objects.store import ObjectStore  # noqa: E402
 
 LATENCY_MS = 50

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from sawlog.errors import StorageError
-from sawlog.store.objects import cache, checkpoints, rewrite, store
+from sawlog.store.objects import cache, checkpoints, maintenance, store
 from sawlog.store.objects import state as actions
 from sawlog.store.objects.bucket import Unanswered
 from sawlog.store.objects.collect import Collector
@@ -179,7 +179,7 @@ def _cache_without_identity(patch: _Patch, is_affected: Callable[[], bool], now_
 
 def _maintenance_through_the_cache(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
     _cache_without_identity(patch, is_affected, now_s)
-    patch(rewrite, "read", _read_through_the_cache)
+    patch(maintenance, "read", _read_through_the_cache)
 
 
 def _read_through_the_cache(session: StoreSession, extents: Any, check: Any) -> Iterator[Any]:

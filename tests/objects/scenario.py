@@ -26,7 +26,7 @@ from unittest import mock
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, CorruptData, StorageError
 from sawlog.store.directory.transactions.staging import Part
-from sawlog.store.objects import rewrite, session
+from sawlog.store.objects import maintenance, session
 from sawlog.store.objects.journal import Journal, StoreParameters
 from sawlog.store.objects.state.commit import Extent, UpgradeRequired
 from sawlog.store.objects.store import ObjectStore
@@ -492,7 +492,7 @@ def _run(scenario: Scenario, seed: int, steps: int, every: int, bug: str | None)
         for patch in (
             determined(scenario.world, seed),
             mock.patch.object(session, "INLINE_BATCH_BYTES", 600),
-            mock.patch.object(rewrite, "_LEAST_EXTENTS", 6),
+            mock.patch.object(maintenance, "_LEAST_EXTENTS", 6),
             planted(bug, is_affected=is_old, now_s=lambda: scenario.world.now_s),
         ):
             stack.enter_context(patch)

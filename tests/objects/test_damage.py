@@ -12,7 +12,7 @@ import pytest
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch, CorruptData, SawlogError, StorageError
 from sawlog.log.ingest import rows_of
-from sawlog.store.objects import rewrite
+from sawlog.store.objects import maintenance
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.replica import restore
 
@@ -64,9 +64,9 @@ class Warmed:
                 else:
                     partition.append_batches(BATCH)
             if kind == "segments":
-                place = rewrite.PartitionId("orders", store.topic("orders").id, 0)
-                [run] = rewrite.small_runs(place, partition._extents(0, 9), old_commits=100)
-                assert rewrite.consolidate(store._session, run)
+                place = maintenance.PartitionId("orders", store.topic("orders").id, 0)
+                [run] = maintenance.small_runs(place, partition._extents(0, 9), old_commits=100)
+                assert maintenance.consolidate(store._session, run)
         self.store = ObjectStore.open(f"file://{self.bucket}", maintenance_interval_s=None)
         give_cache(self.store, self.cache)
         self.partition = self.store.topic("orders").partition(0)
@@ -122,10 +122,10 @@ def test_a_restore_finds_damage_despite_a_good_copy_in_the_cache(
 def test_consolidation_leaves_damaged_extents_despite_a_good_copy_in_the_cache(warmed: Warmed, damage: Damage) -> None:
     """Maintenance never writes from the cache: a copy on a local disk is no source for the store."""
     damage(warmed.object)
-    place = rewrite.PartitionId("orders", warmed.store.topic("orders").id, 0)
+    place = maintenance.PartitionId("orders", warmed.store.topic("orders").id, 0)
     extents = tuple(warmed.partition._extents(0, 9))
     with pytest.raises((CorruptBatch, StorageError)):
-        rewrite.consolidate(warmed.store._session, rewrite.ExtentRun(place, extents))
+        maintenance.consolidate(warmed.store._session, maintenance.ExtentRun(place, extents))
     assert tuple(warmed.partition._extents(0, 9)) == extents
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch
-from sawlog.store.objects import rewrite
+from sawlog.store.objects import maintenance
 from sawlog.store.objects.cache import BlockCache
 from sawlog.store.objects.slices import ObjectSliceReader
 from sawlog.store.objects.state.commit import content_digest
@@ -133,7 +133,7 @@ def test_consolidation_of_a_copy_writes_the_copys_own_records(both: Histories) -
 
 
 def test_compaction_of_a_copy_writes_the_copys_own_records(both: Histories, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrite, "_LEAST_EXTENTS", 1)
+    monkeypatch.setattr(maintenance, "_LEAST_EXTENTS", 1)
     with opened(both.first, both.cache) as store:
         store.maintain()
         values(store)

@@ -12,10 +12,10 @@ from sawlog.batch.build import encode
 from sawlog.batch.header import BASE, LAST
 from sawlog.errors import LogClosed, ReadOnlyLog, StorageError
 from sawlog.log.ingest import rows_of
-from sawlog.store.objects import rewrite
+from sawlog.store.objects import maintenance
 from sawlog.store.objects.collect import Collector
 from sawlog.store.objects.journal import StoreParameters
-from sawlog.store.objects.rewrite import PartitionId, small_runs
+from sawlog.store.objects.maintenance import PartitionId, small_runs
 from sawlog.store.objects.state.commit import SEGMENTS, Extent
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.topic import ObjectTopic
@@ -102,7 +102,7 @@ def test_consolidation_leaves_extents_that_changed_meanwhile(world: World, store
         topic.append(b"%d" % number)
     (run,) = small_runs(PartitionId("t", topic.id, 0), extents(store, topic))
     topic.partition(0).trim(3)
-    assert rewrite.consolidate(store._session, run) is None
+    assert maintenance.consolidate(store._session, run) is None
     assert [each.base_offset for each in extents(store, topic)][:2] == [3, 4]
     collect_for_long(world, store)
     assert not objects(world, SEGMENTS)
@@ -114,8 +114,8 @@ def test_two_concurrent_maintainers_consolidate_once(world: World, store: Object
         topic.append(b"%d" % number)
     (run,) = small_runs(PartitionId("t", topic.id, 0), extents(store, topic))
     with opened(world) as other:
-        assert rewrite.consolidate(store._session, run)
-        assert rewrite.consolidate(other._session, run) is None
+        assert maintenance.consolidate(store._session, run)
+        assert maintenance.consolidate(other._session, run) is None
     assert values(topic) == [b"%d" % number for number in range(20)]
 
 
@@ -241,7 +241,7 @@ def test_the_objects_of_a_deleted_topic_are_removed(world: World, store: ObjectS
 
 def compacted(store: ObjectStore, topic: ObjectTopic) -> None:
     """Consolidate all extents and compact them."""
-    with mock.patch.object(rewrite, "_LEAST_EXTENTS", 1):
+    with mock.patch.object(maintenance, "_LEAST_EXTENTS", 1):
         store.maintain()
 
 
@@ -274,15 +274,15 @@ def test_compaction_continues_after_the_last_round_of_another_process(world: Wor
 def test_tombstones_are_dropped_after_their_retention(store: ObjectStore) -> None:
     topic = store.create_topic("t", cleanup_policy="compact", delete_retention_ms=1000)
     topic.append_many([(b"a", b"k1"), (b"b", b"k2"), (None, b"k1")])
-    with mock.patch("sawlog.store.objects.rewrite.now_ms", return_value=10_000):
+    with mock.patch("sawlog.store.objects.maintenance.now_ms", return_value=10_000):
         compacted(store, topic)
         assert values(topic) == [b"b", None]
-    with mock.patch("sawlog.store.objects.rewrite.now_ms", return_value=10_999):
+    with mock.patch("sawlog.store.objects.maintenance.now_ms", return_value=10_999):
         assert not store.maintain()
         topic.append_many([(None, b"k2"), (b"c", b"k3"), (b"d" * 500, b"k4")])
         compacted(store, topic)
         assert values(topic) == [None, None, b"c", b"d" * 500]
-    with mock.patch("sawlog.store.objects.rewrite.now_ms", return_value=11_000):
+    with mock.patch("sawlog.store.objects.maintenance.now_ms", return_value=11_000):
         store.maintain()
         assert values(topic) == [None, b"c", b"d" * 500]
         assert not store.maintain()  # the other one has time
@@ -295,7 +295,7 @@ def test_more_keys_than_the_table_holds_take_several_rounds(store: ObjectStore) 
     topic = store.create_topic("t", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     for start in range(0, 3000, 500):
         topic.append_many([(bytes(300), b"%d" % (key % 1500)) for key in range(start, start + 500)])
-    with mock.patch("sawlog.store.objects.rewrite._KEY_BYTES", 24 << 10):
+    with mock.patch("sawlog.store.objects.maintenance._KEY_BYTES", 24 << 10):
         compacted(store, topic)
     assert [each.offset for each in topic.scan()] == list(range(1500, 3000))
 
@@ -305,7 +305,7 @@ def test_more_keys_than_the_table_holds_take_several_rounds(store: ObjectStore) 
 
 def test_an_open_store_is_maintained_in_the_background() -> None:
     done = threading.Event()
-    run = mock.patch("sawlog.store.objects.maintainer.Maintainer.run", side_effect=lambda: [done.set()][:0])
+    run = mock.patch("sawlog.store.objects.maintenance.Maintainer.run", side_effect=lambda: [done.set()][:0])
     with run, ObjectStore.open("memory://background", maintenance_interval_s=0.01):
         assert done.wait(60)
 

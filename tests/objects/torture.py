@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sawlog.errors import SawlogError
-from sawlog.store.objects import rewrite, session
+from sawlog.store.objects import maintenance, session
 from sawlog.store.objects.bucket import Unanswered
 from sawlog.store.objects.store import ObjectStore
 
@@ -220,7 +220,7 @@ class Torture:
 def make_small() -> None:
     """Lower the sizes at which uploads and consolidation begin, for this process and its children."""
     session.INLINE_BATCH_BYTES = 600
-    rewrite._LEAST_EXTENTS = 6
+    maintenance._LEAST_EXTENTS = 6
 
 
 def main() -> int:

@@ -35,7 +35,6 @@ from ...errors import CorruptData
 from . import checkpoints
 from .bucket import Bucket, Entry
 from .checkpoints import Checkpoint
-from .rewrite import Check
 from .session import StoreSession
 from .state import State
 from .state.commit import (
@@ -124,7 +123,7 @@ class _View(NamedTuple):
 class Collector:
     """Garbage collector of one open store. One thread at a time."""
 
-    def __init__(self, session: StoreSession, *, workers: int = 8, check: Check = lambda: None) -> None:
+    def __init__(self, session: StoreSession, *, workers: int = 8, check: Callable[[], None] = lambda: None) -> None:
         self._session = session
         self._check = check
         self._bucket = session.bucket

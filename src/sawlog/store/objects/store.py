@@ -6,7 +6,7 @@
 <prefix>/commits/...      see journal.py
 <prefix>/checkpoints/...  see checkpoints.py
 <prefix>/staged/...       batches that were uploaded before their commit
-<prefix>/segments/...     see rewrite.py
+<prefix>/segments/...     see maintenance.py
 <prefix>/notes/...        see collect.py; also garbage/, clock
 ```
 
@@ -54,8 +54,7 @@ from .cache import CACHE_BYTES, BlockCache, default_path
 from .checkpoints import CHECKPOINTS
 from .groups import ObjectGroups
 from .journal import STORE, STORE_COPY, Clocks, StoreParameters
-from .maintainer import Maintainer
-from .rewrite import PartitionId
+from .maintenance import Maintainer, PartitionId
 from .serving import ObjectService
 from .session import StoreSession, refused_with, results
 from .slices import ObjectSliceReader

@@ -23,7 +23,7 @@ from ..directory.store import DirectoryStore
 from ..directory.topic import DirectoryTopic
 from ..groups import Committed
 from ..names import REGISTRY
-from ..objects.maintainer import is_copy
+from ..objects.maintenance import is_copy
 from ..objects.session import StoreSession
 from ..objects.state import State
 from ..objects.state.commit import COPY_OF

@@ -26,7 +26,7 @@ from ...log.rebatch import Rebatcher, RewriteOptions
 from ...log.rewrite import ReplacementFile
 from ...log.segment import Segment
 from ..objects.extent_reader import place_batches
-from ..objects.rewrite import ChunkOrigin, RewriteBuffer
+from ..objects.maintenance import ChunkOrigin, RewriteBuffer
 from ..objects.session import StoreSession
 from ..objects.state import Outcome
 from ..objects.state.commit import INLINE, Extent, append_action, described
