@@ -593,14 +593,9 @@ def test_an_idle_consumer_polls_about_once_a_second(objects: ObjectStore, monkey
 
 # --- names
 
-#: Maintenance of one log in files. On object storage `topic.maintain()` does it for a whole topic.
-FILES_ONLY = {
-    "compact",
-    "apply_retention",
-    "remove_expired",
-    "maintain",
-    "seal",
-}
+#: Maintenance of one log in files, and its removal. On object storage `topic.maintain()` and `store.delete_topic()` do
+#: it for a whole topic.
+FILES_ONLY = {"compact", "apply_retention", "remove", "remove_expired", "maintain", "seal"}
 
 
 @pytest.mark.parametrize(
