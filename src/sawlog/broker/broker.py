@@ -39,7 +39,6 @@ from .limits import Limits
 from .membership import ClusterMembership
 from .metrics import DiskSpace, Metrics
 from .partitions import Partitions
-from .security.api_requirements import with_authorization
 from .security.authentication import Authenticator
 from .security.authorizer import Authorizer, StoredAcls
 from .server import Server
@@ -79,18 +78,15 @@ class Broker:
         self.limits = Limits(config, self.metrics, self.loop, most_descriptors())
         self.disk_space = DiskSpace(store.free_bytes, self.loop.time)
         self.partitions = Partitions(self)
-        self._handlers: dict[int, Handler] = {
-            key: each for family in _FAMILIES for key, each in family.HANDLERS.items()
-        }
-        #: Handlers with authorization.
-        self._authorized = {key: with_authorization(key, each) for key, each in self._handlers.items()}
+        #: The handler of each API.
+        self.handlers: dict[int, Handler] = {key: each for family in _FAMILIES for key, each in family.HANDLERS.items()}
         self.authorizer = Authorizer(
             StoredAcls(store.registry),
             self.run,
             config.super_users,
             allow_if_no_acl=config.allow_everyone_if_no_acl_found,
         )
-        self.versions = {key: _offered(key) for key in self._handlers}
+        self.versions = {key: _offered(key) for key in self.handlers}
         #: `versions` in the form of ApiVersions.
         self.supported = [
             {"api_key": key, "min_version": versions[0], "max_version": versions[-1]}
@@ -154,11 +150,6 @@ class Broker:
             count += 1
             _logger.log(logging.INFO if report else logging.ERROR, "recovered %s/%s: %s", topic, number, report)
         return count
-
-    @property
-    def handlers(self) -> Mapping[int, Handler]:
-        """The handler of each API, with authorization once there is an access control rule."""
-        return self._handlers if self.authorizer.is_open else self._authorized
 
     @property
     def listening(self) -> Address:

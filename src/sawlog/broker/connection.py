@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import AuthenticationFailed
@@ -29,6 +30,7 @@ from .buffers import HIGH_WATER_BYTES, MIN_REQUEST_BYTES, FrameReader, InvalidFr
 from .error_responses import code_of, known_code_of, message_of, refusal
 from .handlers import Body, Context
 from .limits import ProgressSample, ProgressTracker, is_closed, prepare
+from .security.api_requirements import call_authorized
 from .security.authentication import BEFORE_AUTHENTICATION, LINGER_S, Session
 from .wire import Malformed, Unencodable
 from .wire.errors import ErrorCode, Key
@@ -312,7 +314,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             slot.request = decode_request(header, frame)
             fault = self._server.fault_for(header, slot.request)
             context = Context(self._broker, header, self._host, known.principal, known)
-            answer = handler(context, slot.request) if fault is None else fault(self, context, handler, slot.request)
+            if fault is None:
+                answer = call_authorized(handler, context, slot.request)
+            else:
+                answer = fault(self, context, partial(call_authorized, handler), slot.request)
         except Malformed as error:
             self.refuse("malformed", f"{BY_KEY[header.api_key].name} version {header.version}: {error}")
             return
@@ -372,7 +377,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             # The client would not notice otherwise.
             self.refuse("acks", f"a request without acknowledgement failed: {error}")
             return
-        self._finish(slot, refusal(slot.header.api_key, slot.request, known_code_of(error, slot.header)), error)
+        body = refusal(slot.header.api_key, slot.request, known_code_of(error, slot.header), message_of(error))
+        self._finish(slot, body, error)
 
     def _count_errors(self, slot: _Slot, body: Body, error: Exception | None) -> None:
         """Count every error code of a response, and log each kind once a minute. Some versions of a response have no

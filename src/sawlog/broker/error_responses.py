@@ -7,11 +7,14 @@ see `refusal`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from .. import errors
 from .handlers import Body, KafkaError
 from .wire.errors import ErrorCode, Key
 from .wire.frames import RequestHeader
+from .wire.messages import BY_KEY
+from .wire.schema import UUID, Field, Fields
 
 #: The first matching type wins.
 _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
@@ -96,173 +99,99 @@ def message_of(error: BaseException) -> str:
     return str(error) if isinstance(error, (errors.SawlogError, OSError)) else type(error).__name__
 
 
-#: Builds the response to a request that failed with an error code.
-_Refuse = Callable[[Body, ErrorCode], Body]
+# --- requests that failed as a whole
 
-
-def _each(
-    items: str, answers: str, *names: str, field: str = "error_code", bare: str | None = None, **more: object
-) -> _Refuse:
-    """Answer each element of a list in the request: with the fields `names`, the error code in `field`, and `more`. An
-    element without fields is repeated as `bare`."""
-
-    def refuse(request: Body, code: ErrorCode) -> Body:
-        return {
-            answers: [
-                {**(_copied(item, names) if bare is None else {bare: item}), field: code, **more}
-                for item in request.get(items) or ()
-            ]
-        }
-
-    return refuse
-
-
-def _nested(items: str, answers: str, names: tuple[str, ...], inner: _Refuse) -> _Refuse:
-    """Answer each topic in a list of the request: with the fields `names`, and its partitions as `inner` answers."""
-
-    def refuse(request: Body, code: ErrorCode) -> Body:
-        return {answers: [{**_copied(item, names), **inner(item, code)} for item in request.get(items) or ()]}
-
-    return refuse
-
-
-def _copied(item: Body, names: tuple[str, ...]) -> Body:
-    return {name: item[name] for name in names if name in item}
-
-
-def _partitions(number: str, *names: str) -> _Refuse:
-    """Answer each partition of each topic."""
-    return _nested("topics", "topics", names, _each("partitions", "partitions", number))
-
-
-def _whole(**more: object) -> _Refuse:
-    """Answer once."""
-    return lambda request, code: {"error_code": code, **more}
-
-
-def _both(first: _Refuse, second: _Refuse) -> _Refuse:
-    return lambda request, code: {**first(request, code), **second(request, code)}
-
-
-_FETCHED = _nested(
-    "topics",
-    "responses",
-    ("topic", "topic_id"),
-    lambda topic, code: {
-        "partitions": [
-            {"partition_index": part["partition"], "error_code": code, "high_watermark": -1, "records": b""}
-            for part in topic["partitions"]
-        ]
-    },
-)
-
-
-def _fetch(request: Body, code: ErrorCode) -> Body:
-    if code in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
-        return {"error_code": code, "responses": []}
-    return {"error_code": ErrorCode.NONE, **_FETCHED(request, code)}
-
-
-_NAMED, _BY_ID = _each("topic_names", "responses", bare="name"), _each("topics", "responses", "name", "topic_id")
-
-
-def _delete_topics(request: Body, code: ErrorCode) -> Body:
-    return _NAMED(request, code) if request["topic_names"] else _BY_ID(request, code)
-
-
-def _find_coordinator(request: Body, code: ErrorCode) -> Body:
-    nowhere = {"node_id": -1, "host": "", "port": -1, "error_code": code}
-    keys = request["coordinator_keys"] or [request["key"]]
-    return {**nowhere, "coordinators": [{"key": key, **nowhere} for key in keys]}
-
-
-_DELETED_OFFSETS = _partitions("partition_index", "name")
-
-
-def _offset_delete(request: Body, code: ErrorCode) -> Body:
-    if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return {"error_code": ErrorCode.NONE, **_DELETED_OFFSETS(request, code)}
-    return {"error_code": code, "topics": []}
-
-
-def _alter_replica_log_dirs(request: Body, code: ErrorCode) -> Body:
-    return {
-        "results": [
-            {
-                "topic_name": topic["name"],
-                "partitions": [{"partition_index": number, "error_code": code} for number in topic["partitions"]],
-            }
-            for directory in request["dirs"]
-            for topic in directory["topics"]
-        ]
-    }
-
-
-def _alter_users(request: Body, code: ErrorCode) -> Body:
-    names = dict.fromkeys(each["name"] for field in ("deletions", "upsertions") for each in request[field])
-    return {"results": [{"user": name, "error_code": code, "error_message": None} for name in names]}
-
-
-_NUMBERS = _each("partitions", "results_by_partition", field="partition_error_code", bare="partition_index")
-_RESOURCES = ("resource_type", "resource_name")
-
-_REFUSALS: dict[Key, _Refuse] = {
-    Key.PRODUCE: _nested(
-        "topic_data",
-        "responses",
-        ("name", "topic_id"),
-        _each("partition_data", "partition_responses", "index", base_offset=-1),
+_TOPICS, _PARTITIONS = ("topics", "topics"), ("partitions", "partitions")
+#: The list in a request whose elements are answered one by one, and the list of answers; then those in the elements.
+_LISTS: dict[Key, tuple[tuple[str, str], ...]] = {
+    Key.PRODUCE: (("topic_data", "responses"), ("partition_data", "partition_responses")),
+    Key.FETCH: (("topics", "responses"), _PARTITIONS),
+    Key.METADATA: (_TOPICS,),
+    Key.LIST_OFFSETS: (_TOPICS, _PARTITIONS),
+    Key.OFFSET_COMMIT: (_TOPICS, _PARTITIONS),
+    Key.TXN_OFFSET_COMMIT: (_TOPICS, _PARTITIONS),
+    Key.OFFSET_FOR_LEADER_EPOCH: (_TOPICS, _PARTITIONS),
+    Key.DELETE_RECORDS: (_TOPICS, _PARTITIONS),
+    Key.OFFSET_FETCH: (("groups", "groups"),),
+    Key.FIND_COORDINATOR: (("coordinator_keys", "coordinators"),),
+    Key.ADD_PARTITIONS_TO_TXN: (
+        ("v3_and_below_topics", "results_by_topic_v3_and_below"),
+        ("partitions", "results_by_partition"),
     ),
-    Key.FETCH: _fetch,
-    Key.METADATA: _both(_whole(brokers=()), _each("topics", "topics", "name", "topic_id", partitions=())),
-    Key.LIST_OFFSETS: _partitions("partition_index", "name"),
-    Key.OFFSET_COMMIT: _partitions("partition_index", "name", "topic_id"),
-    Key.TXN_OFFSET_COMMIT: _partitions("partition_index", "name"),
-    Key.OFFSET_FOR_LEADER_EPOCH: _partitions("partition", "topic"),
-    Key.DELETE_RECORDS: _partitions("partition_index", "name"),
-    Key.OFFSET_FETCH: _both(_whole(topics=()), _each("groups", "groups", "group_id", topics=())),
-    Key.OFFSET_DELETE: _offset_delete,
-    Key.FIND_COORDINATOR: _find_coordinator,
-    Key.ADD_PARTITIONS_TO_TXN: _both(
-        _whole(results_by_transaction=()),
-        _nested("v3_and_below_topics", "results_by_topic_v3_and_below", ("name",), _NUMBERS),
-    ),
-    Key.INIT_PRODUCER_ID: _whole(producer_id=-1, producer_epoch=-1),
-    Key.CREATE_TOPICS: _each("topics", "topics", "name"),
-    Key.DELETE_TOPICS: _delete_topics,
-    Key.CREATE_PARTITIONS: _each("topics", "results", "name"),
-    Key.DESCRIBE_CONFIGS: _each("resources", "results", *_RESOURCES),
-    Key.ALTER_CONFIGS: _each("resources", "responses", *_RESOURCES),
-    Key.INCREMENTAL_ALTER_CONFIGS: _each("resources", "responses", *_RESOURCES),
-    Key.DESCRIBE_GROUPS: _each("groups", "groups", bare="group_id"),
-    Key.DELETE_GROUPS: _each("groups_names", "results", bare="group_id"),
-    Key.DESCRIBE_TRANSACTIONS: _each("transactional_ids", "transaction_states", bare="transactional_id"),
-    Key.CONSUMER_GROUP_DESCRIBE: _each("group_ids", "groups", bare="group_id"),
-    Key.DESCRIBE_TOPIC_PARTITIONS: _each("topics", "topics", "name"),
-    Key.DESCRIBE_PRODUCERS: _nested(
-        "topics", "topics", ("name",), _each("partition_indexes", "partitions", bare="partition_index")
-    ),
-    # Version 0 of ElectLeaders has an error code for each partition only.
-    Key.ELECT_LEADERS: _both(
-        _whole(),
-        _nested(
-            "topic_partitions",
-            "replica_election_results",
-            ("topic",),
-            _each("partitions", "partition_result", bare="partition_id"),
-        ),
-    ),
-    Key.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
-    Key.CREATE_ACLS: _each("creations", "results"),
-    Key.DELETE_ACLS: _each("filters", "filter_results"),
-    Key.ALTER_USER_SCRAM_CREDENTIALS: _alter_users,
-    Key.ALTER_CLIENT_QUOTAS: _each("entries", "entries", "entity"),
+    Key.CREATE_TOPICS: (_TOPICS,),
+    Key.DELETE_TOPICS: (("topics", "responses"),),
+    Key.CREATE_PARTITIONS: (("topics", "results"),),
+    Key.DESCRIBE_CONFIGS: (("resources", "results"),),
+    Key.ALTER_CONFIGS: (("resources", "responses"),),
+    Key.INCREMENTAL_ALTER_CONFIGS: (("resources", "responses"),),
+    Key.DESCRIBE_GROUPS: (("groups", "groups"),),
+    Key.DELETE_GROUPS: (("groups_names", "results"),),
+    Key.DESCRIBE_TRANSACTIONS: (("transactional_ids", "transaction_states"),),
+    Key.CONSUMER_GROUP_DESCRIBE: (("group_ids", "groups"),),
+    Key.DESCRIBE_TOPIC_PARTITIONS: (_TOPICS,),
+    Key.DESCRIBE_PRODUCERS: (_TOPICS, ("partition_indexes", "partitions")),
+    Key.ELECT_LEADERS: (("topic_partitions", "replica_election_results"), ("partitions", "partition_result")),
+    Key.CREATE_ACLS: (("creations", "results"),),
+    Key.DELETE_ACLS: (("filters", "filter_results"),),
+    Key.ALTER_REPLICA_LOG_DIRS: (("topics", "results"), _PARTITIONS),
+    Key.ALTER_USER_SCRAM_CREDENTIALS: (("users", "results"),),
 }
+#: Fields that an answer repeats from the element of the request.
+_REPEATED = frozenset(
+    {
+        *("name", "topic", "topic_name", "topic_id", "index", "partition", "partition_index", "partition_id"),
+        *("group_id", "key", "transactional_id", "resource_type", "resource_name", "user"),
+    }
+)
+_NAMED_OTHERWISE = {"partition_index": "partition", "topic_name": "name"}
+#: Errors of Fetch that concern the whole request.
+_OF_SESSIONS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
 
-def refusal(key: int, request: Body, code: ErrorCode) -> Body:
-    """Return the response to a request that failed as a whole."""
-    return _REFUSALS.get(Key(key), _whole())(request, code)
+def refusal(key: int, request: Body, code: ErrorCode, message: str | None = None) -> Body:
+    """Return the response to a request that failed as a whole. The message goes wherever the response has a place for
+    it."""
+    api, lists = BY_KEY[key], _LISTS.get(Key(key), ())
+    if key == Key.DELETE_TOPICS and request.get("topic_names"):
+        lists = (("topic_names", "responses"),)
+    elif key == Key.ALTER_REPLICA_LOG_DIRS:
+        request = {"topics": [topic for directory in request["dirs"] for topic in directory["topics"]]}
+    elif key == Key.ALTER_USER_SCRAM_CREDENTIALS:
+        request = {"users": list(dict.fromkeys(each["name"] for field in request.values() for each in field))}
+    elif key == Key.FETCH and code in _OF_SESSIONS:
+        request = {}
+    made = _refused(api.response, request, lists, code, message)
+    if key == Key.FETCH and code not in _OF_SESSIONS:
+        made["error_code"] = ErrorCode.NONE
+    return made
+
+
+def _refused(
+    fields: Fields, item: Any, lists: tuple[tuple[str, str], ...], code: ErrorCode, message: str | None
+) -> Body:
+    """Return a struct of a response: the error, and the answers to the elements of a list in `item`."""
+    items, answers = lists[0] if lists else ("", "")
+    made: Body = {}
+    for field in fields:
+        if field.name == answers:
+            inner = field.inner if isinstance(field.inner, tuple) else ()
+            made[answers] = [_refused(inner, each, lists[1:], code, message) for each in item.get(items) or ()]
+        elif field.name in ("error_code", "partition_error_code"):
+            made[field.name] = code
+        elif field.name == "error_message":
+            made[field.name] = message
+        elif field.name in _REPEATED:
+            made.update(_repeated(field, item))
+    return made
+
+
+def _repeated(field: Field, item: Any) -> Body:
+    """Return a field that identifies an element of a request, as its answer repeats it."""
+    if not isinstance(item, dict):  # a name or a number
+        return {} if field.kind is UUID else {field.name: item}
+    name = field.name if field.name in item else _NAMED_OTHERWISE.get(field.name)
+    value = item.get(name)
+    return {} if value is None else {field.name: value}  # earlier versions have no null
 
 
 async def answer_each(
@@ -272,7 +201,11 @@ async def answer_each(
     `complete(element, answer)` adds the others. An error concerns only one element."""
     answers: list[Body] = []
     for item in items:
-        answer = {**_copied(item, names), "error_code": ErrorCode.NONE, "error_message": None}
+        answer = {
+            **{name: item[name] for name in names if name in item},
+            "error_code": ErrorCode.NONE,
+            "error_message": None,
+        }
         try:
             await complete(item, answer)
         except errors.SawlogError as error:

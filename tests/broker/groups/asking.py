@@ -14,7 +14,7 @@ from typing import Any
 from sawlog.broker import wire
 from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.coordinator import Coordinator
-from sawlog.broker.handlers import groups
+from sawlog.broker.handlers import Context, groups
 from sawlog.broker.security.authorizer import Authorizer, StoredAcls
 from sawlog.broker.wire import Key
 from sawlog.store.directory.store import DirectoryStore
@@ -28,15 +28,6 @@ Body = dict[str, Any]
 class Address:
     host: str = "127.0.0.1"
     port: int = 9092
-
-
-@dataclass(frozen=True)
-class Context:
-    broker: Asked
-    header: wire.RequestHeader
-    client_host: str = "127.0.0.1"
-    advertised: Address = Address()
-    principal: str = "User:ANONYMOUS"
 
 
 class OneNode:
@@ -77,6 +68,7 @@ class Asked:
         self.groups = Coordinator(served)  # type: ignore[arg-type]
         self.authorizer = Authorizer(StoredAcls(store._registry), run, ())
         self.authorizer.is_open = True
+        self.server = SimpleNamespace(advertised=Address())
 
     async def __aenter__(self) -> Asked:
         return self
@@ -95,7 +87,7 @@ class Asked:
         sent = b"".join(wire.encode_request(key, version, next(self._numbers), "tests", body))
         frame = memoryview(sent)[4:]
         header = wire.parse_header(frame)
-        answer = HANDLERS[key](Context(self, header), wire.decode_request(header, frame))
+        answer = HANDLERS[key](Context(self, header, "127.0.0.1"), wire.decode_request(header, frame))
         if asyncio.iscoroutine(answer):
             answer = await answer
         received = b"".join(map(bytes, wire.encode_response(header, answer)))

@@ -308,12 +308,6 @@ class Requests:
     def _describe_client_quotas(self) -> Body:
         return {"components": []}
 
-    def _alter_client_quotas(self) -> Body:
-        return {
-            "entries": [{"entity": [{"entity_type": "user", "entity_name": "x"}], "ops": []}],
-            "validate_only": True,
-        }
-
 
 _NAMES = ("name", "topic", "group_id", "resource_name", "transactional_id", "key")
 

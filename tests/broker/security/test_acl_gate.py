@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from sawlog.broker.config import BrokerConfig, from_text
 from sawlog.broker.security.acls import CLUSTER_NAME, Binding, Operation, Pattern, Permission, Resource
-from sawlog.broker.security.api_requirements import with_authorization
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import InvalidConfig
 from sawlog.testing import Broker
@@ -441,11 +439,6 @@ def test_rules_for_a_host_hold_for_clients_from_there(broker: Broker) -> None:
     change(broker, ann(TOPIC, "orders", READ, host="127.0.0.1"), ann(TOPIC, "secret", READ, host="10.0.0.1"))
     found = asked_by(broker, "ann", Key.METADATA, 9, {"topics": None})["topics"]
     assert [each["name"] for each in found] == ["orders"]
-
-
-def test_a_handler_without_a_row_cannot_be_guarded() -> None:
-    with pytest.raises((KeyError, ValueError)):
-        with_authorization(999, lambda context, request: asyncio.sleep(0))  # type: ignore[arg-type,return-value]
 
 
 def test_refusals_are_counted(broker: Broker) -> None:

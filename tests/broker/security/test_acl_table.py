@@ -69,7 +69,6 @@ DeleteAcls                      C    C        C    C     C      .     C
 DescribeUserScramCredentials    C    .        C    C     C      .     C
 AlterUserScramCredentials       C    C        C    C     C      .     C
 DescribeClientQuotas            C    C        C    C     C      .     C
-AlterClientQuotas               C    C        C    C     C      .     C
 """
 #: Part of the authentication, which comes before.
 BEFORE = {"SaslHandshake", "SaslAuthenticate"}

@@ -34,6 +34,7 @@ from ...store.base import Topic, TopicPartition
 from ...store.groups import Committed, OffsetChange
 from ...store.serving import StoreService
 from ..wire.errors import ErrorCode
+from ..wire.schema import Body
 from .classic_group import GroupState, MemberSummary
 from .consumer_group import TopicInfo
 from .members import CONSUMER, encode_assignment, encode_subscription
@@ -56,6 +57,11 @@ class NewOffset:
     #: Leader epoch of the last record read; -1 if unknown.
     leader_epoch: int = -1
     metadata: str = ""
+
+    @classmethod
+    def of(cls, part: Body) -> NewOffset:
+        """Return the offset of a partition in a request."""
+        return cls(part["committed_offset"], part["committed_leader_epoch"], part["committed_metadata"] or "")
 
 
 @dataclass(frozen=True, slots=True)

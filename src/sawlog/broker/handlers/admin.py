@@ -14,6 +14,7 @@ from ...store.directory.topic_entry import TopicEntry
 from ..config import BrokerConfig
 from ..error_responses import answer_each
 from ..partitions import id_of
+from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import NO_ID
 from . import Body, Context, KafkaError
@@ -36,6 +37,8 @@ async def create_topics(context: Context, request: Body) -> Body:
 
     async def create(asked: Body, answer: Body) -> None:
         name, answer["configs"] = asked["name"], None
+        if not context.allows(Operation.CREATE, Resource.CLUSTER):
+            context.require(Operation.CREATE, Resource.TOPIC, name)
         if names.count(name) > 1:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
         partitions = _partitions_of(context, asked)
@@ -50,7 +53,10 @@ async def create_topics(context: Context, request: Body) -> Body:
             topic = await broker.create_topic(name, partitions, given)
             answer["topic_id"] = id_of(topic)
             created = topic.settings
-        answer.update(num_partitions=partitions, replication_factor=1, configs=_created(created))
+        if context.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
+            answer.update(num_partitions=partitions, replication_factor=1, configs=_created(created))
+        else:
+            answer.update(topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, configs=[])
 
     return {"topics": await answer_each(request["topics"], ("name",), create)}
 
@@ -101,9 +107,10 @@ async def delete_topics(context: Context, request: Body) -> Body:
             name = await partitions.find_name(topic_id)
             if name is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
-            answer["name"] = name
         elif name is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "neither the name of a topic nor its id is given")
+        context.require(Operation.DELETE, Resource.TOPIC, name)
+        answer["name"] = name
         answer["topic_id"] = id_of(await partitions.topic(name))
         await context.broker.delete_topic(name)
 
@@ -117,6 +124,7 @@ async def create_partitions(context: Context, request: Body) -> Body:
 
     async def grow(asked: Body, answer: Body) -> None:
         count, assignments = asked["count"], asked["assignments"]
+        context.require(Operation.ALTER, Resource.TOPIC, asked["name"])
         topic = await broker.partitions.topic(asked["name"])
         if count <= topic.partitions:
             raise KafkaError(
@@ -144,6 +152,7 @@ async def describe_configs(context: Context, request: Body) -> Body:
 
     async def describe(asked: Body, answer: Body) -> None:
         kind, name, wanted = asked["resource_type"], asked["resource_name"], asked["configuration_keys"]
+        _require(context, Operation.DESCRIBE_CONFIGS, kind, name)
         if kind == _TOPIC:
             topic = await context.broker.partitions.topic(name)
             rows = _rows(topic.settings, wanted)
@@ -164,6 +173,14 @@ async def describe_configs(context: Context, request: Body) -> Body:
         answer["configs"] = rows
 
     return {"results": await answer_each(request["resources"], _RESOURCE, describe)}
+
+
+def _require(context: Context, operation: Operation, kind: int, name: str) -> None:
+    """Raise unless the client may perform an operation on the settings of a resource."""
+    if kind in (_TOPIC, _GROUP):
+        context.require(operation, Resource.TOPIC if kind == _TOPIC else Resource.GROUP, name)
+    else:
+        context.require(operation, Resource.CLUSTER)
 
 
 def _check_node(context: Context, name: str) -> None:
@@ -316,6 +333,7 @@ async def _alter(context: Context, request: Body, changes_of: Callable[[Topic, l
     broker = context.broker
 
     async def alter(asked: Body, answer: Body) -> None:
+        _require(context, Operation.ALTER_CONFIGS, asked["resource_type"], asked["resource_name"])
         if asked["resource_type"] != _TOPIC:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed while it runs")
         topic = await broker.partitions.topic(asked["resource_name"])

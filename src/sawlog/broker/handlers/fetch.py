@@ -21,6 +21,7 @@ from ...storage.mapped import copied_bytes
 from ...store import base
 from ..error_responses import code_of
 from ..partitions import ServedPartition
+from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
 from . import Answer, Body, Context, KafkaError
 
@@ -58,14 +59,19 @@ class _Fetch:
         self._loads: dict[ServedPartition, asyncio.Future[Fetched]] = {}
         #: For each topic and partition of the request, in order.
         self._places: list[tuple[Body, list[tuple[Body, ServedPartition | ErrorCode]]]] = []
+        #: Answers about topics that the client may not read, by name. The fetch does not return early because of them.
+        self._denied: dict[str, Body] = {}
 
     # --- the partitions
 
     def is_open(self) -> bool:
         """Return whether all partitions are open; otherwise call `_open`."""
         known, by_id = self._context.broker.partitions, self._context.header.version >= _BY_ID_FROM
+        is_open = self._context.broker.authorizer.is_open
         for topic in self._request["topics"]:
             name = known.name_of(topic["topic_id"]) if by_id else topic["topic"]
+            if not (is_open or name is None or self._may_read(name, topic)):
+                continue
             places: list[tuple[Body, ServedPartition | ErrorCode]] = []
             for part in topic["partitions"]:
                 found = None if name is None else known.known(name, part["partition"])
@@ -81,6 +87,8 @@ class _Fetch:
         self._places.clear()
         for topic in self._request["topics"]:
             name = await partitions.find_name(topic["topic_id"]) if by_id else topic["topic"]
+            if name is not None and not self._may_read(name, topic):
+                continue
             places: list[tuple[Body, ServedPartition | ErrorCode]] = []
             for part in topic["partitions"]:
                 if name is None:
@@ -91,6 +99,15 @@ class _Fetch:
                 except SawlogError as error:
                     places.append((part, code_of(error)))
             self._places.append((topic, places))
+
+    def _may_read(self, name: str, topic: Body) -> bool:
+        """Return whether the client may read a topic; note the answer if not."""
+        denied = self._context.denial(Operation.READ, Resource.TOPIC, name)
+        if denied is None:
+            return True
+        parts = [self._read_one(part, denied.code, 0, first=False) for part in topic["partitions"]]
+        self._denied[name] = {"topic": topic["topic"], "topic_id": topic["topic_id"], "partitions": parts}
+        return False
 
     # --- reading
 
@@ -111,9 +128,11 @@ class _Fetch:
                 parts.append(made)
             topics.append({"topic": topic["topic"], "topic_id": topic["topic_id"], "partitions": parts})
         self._copied_bytes = copied
+        if self._denied:
+            topics += self._denied.values()
         if self._loads and self._is_loading:
             return None  # otherwise a client with a shorter timeout would never get anything
-        if size >= enough or failed or not topics:
+        if size >= enough or failed or not self._places:
             return {"error_code": ErrorCode.NONE, "session_id": 0, "responses": topics}
         return None
 
@@ -263,17 +282,22 @@ async def _each_partition(
     request: Body,
     name: str,
     number: str,
+    operation: Operation | None,
     answer: Callable[[ServedPartition, Body], Awaitable[Body]],
     **default: object,
 ) -> Body:
-    """Answer for each partition of a request, which `name` and `number` identify. An error concerns one partition."""
+    """Answer for each partition of a request, which `name` and `number` identify. The client must be allowed to perform
+    `operation` on the topic. An error concerns one partition."""
     await context.broker.catch_up()
     topics: list[Body] = []
     for topic in request["topics"]:
         parts: list[Body] = []
+        denied = None if operation is None else context.denial(operation, Resource.TOPIC, topic[name])
         for part in topic["partitions"]:
             made: Body = {number: part[number], "error_code": ErrorCode.NONE, **default}
             try:
+                if denied is not None:
+                    raise denied
                 made.update(await answer(await context.broker.partitions.partition(topic[name], part[number]), part))
             except SawlogError as error:
                 made["error_code"] = code_of(error)
@@ -294,7 +318,7 @@ async def list_offsets(context: Context, request: Body) -> Body:
         old = [offset] if context.header.version == 0 else []
         return {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch, "old_style_offsets": old}
 
-    return await _each_partition(context, request, "name", "partition_index", answer)
+    return await _each_partition(context, request, "name", "partition_index", Operation.DESCRIBE, answer)
 
 
 async def _settle(context: Context, log: base.Partition) -> None:
@@ -358,7 +382,10 @@ async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
         epoch, end = _end_of(found.log, part["leader_epoch"])
         return {"leader_epoch": epoch, "end_offset": end}
 
-    return await _each_partition(context, request, "topic", "partition", answer)
+    is_broker = context.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER)
+    return await _each_partition(
+        context, request, "topic", "partition", None if is_broker else Operation.DESCRIBE, answer
+    )
 
 
 def _end_of(log: base.Partition, epoch: int) -> tuple[int, int]:
@@ -379,7 +406,9 @@ async def delete_records(context: Context, request: Body) -> Body:
     async def answer(found: ServedPartition, part: Body) -> Body:
         return {"low_watermark": await context.broker.run(_trim, found, part["offset"])}
 
-    return await _each_partition(context, request, "name", "partition_index", answer, low_watermark=-1)
+    return await _each_partition(
+        context, request, "name", "partition_index", Operation.DELETE, answer, low_watermark=-1
+    )
 
 
 def _trim(found: ServedPartition, offset: int) -> int:

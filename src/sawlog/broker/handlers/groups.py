@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
@@ -17,13 +18,17 @@ from ..groups.consumer_group import ConsumerGroup, ConsumerMember, HeartbeatRequ
 from ..groups.members import JoinRequest, SyncRequest
 from ..groups.stored import GroupSummary, NewOffset
 from ..membership import Kind
-from ..security.acls import Resource
+from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import NOT_ASKED
-from . import Body, Context
+from . import Body, Context, KafkaError
 
 #: Key types of FindCoordinator.
-_KEY_TYPES: dict[int, Kind] = {0: "group", 1: "transaction"}
+_KEY_TYPES: dict[int, tuple[Kind, Resource]] = {
+    0: ("group", Resource.GROUP),
+    1: ("transaction", Resource.TRANSACTIONAL_ID),
+}
+_NOWHERE = {"node_id": -1, "host": "", "port": -1}
 #: From this version on, requests for offsets have topic ids.
 _BY_ID = 10
 
@@ -38,8 +43,12 @@ def find_coordinator(context: Context, request: Body) -> Body:
 def _found(context: Context, request: Body, key: str) -> Body:
     if request["key_type"] not in _KEY_TYPES:
         why = f"unknown coordinator type {request['key_type']}"
-        return {"node_id": -1, "host": "", "port": -1, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
-    node = context.broker.nodes.of(_KEY_TYPES[request["key_type"]], key, context.advertised)
+        return {**_NOWHERE, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
+    kind, resource = _KEY_TYPES[request["key_type"]]
+    denied = context.denial(Operation.DESCRIBE, resource, key)
+    if denied is not None:
+        return {**_NOWHERE, "error_code": denied.code, "error_message": str(denied)}
+    node = context.broker.nodes.of(kind, key, context.advertised)
     return {
         "node_id": node.id,
         "host": node.host,
@@ -135,6 +144,7 @@ def leave_group(context: Context, request: Body) -> Body:
 
 async def list_groups(context: Context, request: Body) -> Body:
     """Return all groups, of the broker and of the store."""
+    sees_all = context.allows(Operation.DESCRIBE, Resource.CLUSTER)
     states = {each.lower() for each in request["states_filter"]}
     types = {each.lower() for each in request["types_filter"]}
     return {
@@ -147,18 +157,29 @@ async def list_groups(context: Context, request: Body) -> Body:
                 "group_type": each.type,
             }
             for each in await context.broker.groups.list()
-            if (not states or each.state.lower() in states) and (not types or each.type.lower() in types)
+            if (not states or each.state.lower() in states)
+            and (not types or each.type.lower() in types)
+            and (sees_all or context.allows(Operation.DESCRIBE, Resource.GROUP, each.name))
         ],
     }
 
 
 async def describe_groups(context: Context, request: Body) -> Body:
     """Return members with their assignments."""
-    groups = [
-        _described(context, name, await context.broker.groups.describe(name), operations_of(context, request, name))
-        for name in request["groups"]
-    ]
+    groups: list[Body] = []
+    for name in request["groups"]:
+        denied = context.denial(Operation.DESCRIBE, Resource.GROUP, name)
+        if denied is not None:
+            groups.append(_hidden(name, denied))
+            continue
+        found = await context.broker.groups.describe(name)
+        groups.append(_described(context, name, found, operations_of(context, request, name)))
     return {"groups": groups}
+
+
+def _hidden(name: str, error: KafkaError) -> Body:
+    """Describe a group that the client may not describe."""
+    return {"error_code": error.code, "error_message": str(error), "group_id": name}
 
 
 def operations_of(context: Context, request: Body, name: str) -> int:
@@ -204,17 +225,22 @@ def _described(context: Context, name: str, found: GroupSummary | None, operatio
 
 async def delete_groups(context: Context, request: Body) -> Body:
     """Delete groups without members, with their offsets."""
-    names = dict.fromkeys(request["groups_names"])
-    return {
-        "results": [{"group_id": name, "error_code": await context.broker.groups.delete(name)} for name in names],
-    }
+    results: list[Body] = []
+    for name in dict.fromkeys(request["groups_names"]):
+        denied = context.denial(Operation.DELETE, Resource.GROUP, name)
+        code = await context.broker.groups.delete(name) if denied is None else denied.code
+        results.append({"group_id": name, "error_code": code})
+    return {"results": results}
 
 
 # --- groups whose partitions the broker assigns
 
 
 async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
-    """Process a member's heartbeat and return its assignment."""
+    """Process a member's heartbeat and return its assignment. The member must be allowed to describe the topics that it
+    names; a pattern matches only topics that it may describe."""
+    for name in request["subscribed_topic_names"] or ():
+        context.require(Operation.DESCRIBE, Resource.TOPIC, name)
     owned = request["topic_partitions"]
     told = await context.broker.groups.consumer_heartbeat(
         request["group_id"],
@@ -268,11 +294,29 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 async def consumer_group_describe(context: Context, request: Body) -> Body:
     """Return members with their current and target assignments."""
     names = {id.hex(): name for name, id in (await context.broker.groups.topic_ids()).items()}
-    groups = [
-        _consumer_group(name, context.broker.groups.consumer_group(name), names, operations_of(context, request, name))
-        for name in request["group_ids"]
-    ]
+    groups: list[Body] = []
+    for name in request["group_ids"]:
+        denied = context.denial(Operation.DESCRIBE, Resource.GROUP, name)
+        if denied is not None:
+            groups.append(_hidden(name, denied))
+            continue
+        group = context.broker.groups.consumer_group(name)
+        made = _consumer_group(name, group, names, operations_of(context, request, name))
+        if not all(map(context.sees, _topics_of(made["members"]))):
+            why = f"{context.principal} is not allowed to describe all topics of the group"
+            made = _hidden(name, KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why))
+        groups.append(made)
     return {"groups": groups}
+
+
+def _topics_of(members: Iterable[Body]) -> set[str]:
+    """Return the names of the topics in the descriptions of members."""
+    found: set[str] = set()
+    for member in members:
+        found.update(member["subscribed_topic_names"])
+        for assigned in (member["assignment"], member["target_assignment"]):
+            found.update(each["topic_name"] for each in assigned["topic_partitions"])
+    return found
 
 
 def _consumer_group(name: str, group: ConsumerGroup | None, names: Mapping[str, str], operations: int) -> Body:
@@ -327,40 +371,41 @@ def _assignment(partitions: Iterable[TopicPartition], names: Mapping[str, str]) 
 # --- committed offsets
 
 
-class _Names:
-    """Names of the topics in a request; unknown topics have none."""
+class _Topics:
+    """Names of the topics in a request, and the errors of those that do not exist or may not be used."""
 
-    def __init__(self, ids: Mapping[bytes, str] | None) -> None:
-        self._ids = ids
+    def __init__(self, context: Context, operation: Operation, ids: Mapping[bytes, str] | None) -> None:
+        self._context, self._operation, self._ids = context, operation, ids
 
     @classmethod
-    async def of(cls, context: Context) -> _Names:
-        """For one request."""
+    async def of(cls, context: Context, operation: Operation) -> _Topics:
+        """For one request, whose client needs to perform an operation on each topic."""
         if context.header.version < _BY_ID:
-            return cls(None)
-        return cls({id: name for name, id in (await context.broker.groups.topic_ids()).items()})
+            return cls(context, operation, None)
+        return cls(context, operation, {id: name for name, id in (await context.broker.groups.topic_ids()).items()})
 
-    def get(self, topic: Body) -> str | None:
-        """Return the name of a topic; None if its id is unknown."""
-        name: str = topic["name"]
-        return name if self._ids is None else self._ids.get(bytes(topic["topic_id"]))
+    def find(self, topic: Body) -> str | ErrorCode:
+        """Return the name of a topic, or the error."""
+        name = topic["name"] if self._ids is None else self._ids.get(bytes(topic["topic_id"]))
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        denied = self._context.denial(self._operation, Resource.TOPIC, name)
+        return str(name) if denied is None else denied.code
 
     @property
     def unknown(self) -> ErrorCode:
-        """Error for a topic without a name."""
+        """Error for a missing partition."""
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._ids is None else ErrorCode.UNKNOWN_TOPIC_ID
 
 
 async def offset_commit(context: Context, request: Body) -> Body:
     """Commit offsets durably."""
-    topics: Sequence[Body] = request["topics"]
-    names = await _Names.of(context)
+    topics = await _Topics.of(context, Operation.READ)
+    found = [(topic, topics.find(topic)) for topic in request["topics"]]
     offsets = {
-        (name, each["partition_index"]): NewOffset(
-            each["committed_offset"], each["committed_leader_epoch"], each["committed_metadata"] or ""
-        )
-        for topic in topics
-        if (name := names.get(topic)) is not None
+        (name, each["partition_index"]): NewOffset.of(each)
+        for topic, name in found
+        if isinstance(name, str)
         for each in topic["partitions"]
     }
     codes = await context.broker.groups.commit(
@@ -370,21 +415,27 @@ async def offset_commit(context: Context, request: Body) -> Body:
         instance_id=request["group_instance_id"],
         generation=request["generation_id_or_member_epoch"],
     )
-    return {"topics": [_codes(topic, names.get(topic), codes, names.unknown) for topic in topics]}
+    return {"topics": [_codes(topic, name, codes, topics.unknown) for topic, name in found]}
 
 
-def _codes(topic: Body, name: str | None, codes: Mapping[TopicPartition, ErrorCode], unknown: ErrorCode) -> Body:
+def _answer_to(topic: Body, partitions: list[Body]) -> Body:
+    """Answer for a topic, which has the name or id of the request."""
+    return {**{key: topic[key] for key in ("name", "topic_id") if key in topic}, "partitions": partitions}
+
+
+def _codes(topic: Body, name: str | ErrorCode, codes: Mapping[TopicPartition, ErrorCode], unknown: ErrorCode) -> Body:
     """Return the error codes of a topic's partitions."""
-    return {
-        **{key: topic[key] for key in ("name", "topic_id") if key in topic},
-        "partitions": [
+    numbers = [each["partition_index"] for each in topic["partitions"]]
+    return _answer_to(
+        topic,
+        [
             {
-                "partition_index": each["partition_index"],
-                "error_code": unknown if name is None else codes.get((name, each["partition_index"]), unknown),
+                "partition_index": number,
+                "error_code": codes.get((name, number), unknown) if isinstance(name, str) else name,
             }
-            for each in topic["partitions"]
+            for number in numbers
         ],
-    }
+    )
 
 
 async def offset_fetch(context: Context, request: Body) -> Body:
@@ -398,10 +449,7 @@ async def offset_fetch(context: Context, request: Body) -> Body:
         return {"error_code": found["error_code"], "topics": found["topics"]}
     return {  # these versions have an error code for each partition only
         "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [_answer(number, None, found["error_code"]) for number in topic["partition_indexes"]],
-            }
+            _answer_to(topic, [_offset(number, None, found["error_code"]) for number in topic["partition_indexes"]])
             for topic in request["topics"]
         ]
     }
@@ -409,69 +457,52 @@ async def offset_fetch(context: Context, request: Body) -> Body:
 
 async def _fetched(context: Context, group: Body, stable: bool) -> Body:
     groups, name = context.broker.groups, group["group_id"]
-    error = groups.fetch_error(name, group["member_id"], group["member_epoch"])
+    denied = context.denial(Operation.DESCRIBE, Resource.GROUP, name)
+    error = groups.fetch_error(name, group["member_id"], group["member_epoch"]) if denied is None else denied.code
     if error is not ErrorCode.NONE:
         return {"group_id": name, "topics": [], "error_code": error}
     wanted: Sequence[Body] | None = group["topics"]
+    unstable = groups.pending_offsets(name) if stable else frozenset[TopicPartition]()
+
+    def offset(partition: TopicPartition) -> Body:
+        if partition in unstable:
+            return _offset(partition[1], None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        return _offset(partition[1], offsets.get(partition), ErrorCode.NONE)
+
     if wanted is None:
-        topics = await _all_offsets(context, name, stable)
+        offsets = await groups.fetch(name, None)
+        known = defaultdict[str, list[Body]](list)
+        for partition in sorted(offsets.keys() | unstable):
+            if context.sees(partition[0]):
+                known[partition[0]].append(offset(partition))
+        topics: list[Body] = [{"name": topic, "partitions": parts} for topic, parts in known.items()]
+        if context.header.version >= _BY_ID:
+            ids = await groups.topic_ids(known)
+            topics = [{**each, "topic_id": ids[each["name"]]} for each in topics if each["name"] in ids]
     else:
-        names = await _Names.of(context)
+        named = await _Topics.of(context, Operation.DESCRIBE)
+        found = [(topic, named.find(topic)) for topic in wanted]
         partitions = [
-            (found, number)
-            for topic in wanted
-            if (found := names.get(topic)) is not None
+            (topic_name, number)
+            for topic, topic_name in found
+            if isinstance(topic_name, str)
             for number in topic["partition_indexes"]
         ]
-        unstable = groups.pending_offsets(name) if stable else frozenset[TopicPartition]()
         offsets = await groups.fetch(name, partitions)
-        topics = [_offsets(topic, names.get(topic), offsets, unstable, names.unknown) for topic in wanted]
+        topics = [
+            _answer_to(
+                topic,
+                [
+                    offset((topic_name, number)) if isinstance(topic_name, str) else _offset(number, None, topic_name)
+                    for number in topic["partition_indexes"]
+                ],
+            )
+            for topic, topic_name in found
+        ]
     return {"group_id": name, "topics": topics, "error_code": ErrorCode.NONE}
 
 
-async def _all_offsets(context: Context, name: str, stable: bool) -> list[Body]:
-    """Return all committed offsets of a group."""
-    groups = context.broker.groups
-    unstable = groups.pending_offsets(name) if stable else frozenset[TopicPartition]()
-    found = await groups.fetch(name, None)
-    made: dict[str, Body] = {}
-    for topic, number in sorted(found.keys() | unstable):
-        entry = made.setdefault(topic, {"name": topic, "partitions": []})
-        entry["partitions"].append(_read(number, (topic, number), found, unstable))
-    if context.header.version >= _BY_ID:
-        ids = await groups.topic_ids(made)
-        return [{**entry, "topic_id": ids[topic]} for topic, entry in made.items() if topic in ids]
-    return list(made.values())
-
-
-def _offsets(
-    topic: Body,
-    name: str | None,
-    found: Mapping[TopicPartition, Committed],
-    unstable: frozenset[TopicPartition],
-    unknown: ErrorCode,
-) -> Body:
-    return {
-        **{key: topic[key] for key in ("name", "topic_id") if key in topic},
-        "partitions": [
-            _answer(number, None, unknown) if name is None else _read(number, (name, number), found, unstable)
-            for number in topic["partition_indexes"]
-        ],
-    }
-
-
-def _read(
-    number: int,
-    partition: TopicPartition,
-    found: Mapping[TopicPartition, Committed],
-    unstable: frozenset[TopicPartition],
-) -> Body:
-    if partition in unstable:
-        return _answer(number, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    return _answer(number, found.get(partition), ErrorCode.NONE)
-
-
-def _answer(number: int, committed: Committed | None, code: ErrorCode) -> Body:
+def _offset(number: int, committed: Committed | None, code: ErrorCode) -> Body:
     if committed is None:
         return {"partition_index": number, "committed_offset": -1, "metadata": "", "error_code": code}
     epoch = committed.leader_epoch if committed.told_epoch is None else committed.told_epoch
@@ -486,13 +517,18 @@ def _answer(number: int, committed: Committed | None, code: ErrorCode) -> Body:
 
 async def offset_delete(context: Context, request: Body) -> Body:
     """Delete offsets of topics that the group does not read."""
-    topics: Sequence[Body] = request["topics"]
-    partitions = [(topic["name"], each["partition_index"]) for topic in topics for each in topic["partitions"]]
+    topics = await _Topics.of(context, Operation.READ)
+    found = [(topic, topics.find(topic)) for topic in request["topics"]]
+    partitions = [
+        (name, each["partition_index"])
+        for topic, name in found
+        if isinstance(name, str)
+        for each in topic["partitions"]
+    ]
     code, codes = await context.broker.groups.delete_offsets(request["group_id"], partitions)
     if code is not ErrorCode.NONE:
         return {"error_code": code, "topics": []}
-    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return {"error_code": code, "topics": [_codes(topic, topic["name"], codes, unknown) for topic in topics]}
+    return {"error_code": code, "topics": [_codes(topic, name, codes, topics.unknown) for topic, name in found]}
 
 
 HANDLERS = {

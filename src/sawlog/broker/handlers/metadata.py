@@ -17,8 +17,7 @@ from ...store.base import Topic
 from ...store.names import check_topic_name
 from ..error_responses import code_of
 from ..partitions import id_of
-from ..security.acls import CLUSTER_NAME, Operation, Resource
-from ..security.authorizer import identity_of
+from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import NO_ID, NOT_ASKED
 from . import Body, Context, KafkaError
@@ -61,7 +60,8 @@ async def metadata(context: Context, request: Body) -> Body:
     asked = request["topics"]
     # Before version 1, an empty list means all topics; from then on, null does.
     if asked is None or (context.header.version == 0 and not asked):
-        topics = [_listed(context, name, each) for name, each in (await broker.partitions.catalogue()).items()]
+        catalogue = await broker.partitions.catalogue()
+        topics = [_listed(context, name, each) for name, each in catalogue.items() if context.sees(name)]
     else:
         topics = [await _asked(context, each, create=request["allow_auto_topic_creation"]) for each in asked]
     if request["include_topic_authorized_operations"]:
@@ -87,9 +87,8 @@ def _cluster_operations(context: Context, request: Body) -> int:
     """Return the operations that the client may perform on the cluster, if requested and if it may describe it."""
     if not request["include_cluster_authorized_operations"]:
         return NOT_ASKED
-    authorizer = context.broker.authorizer
-    may_know = authorizer.allows(identity_of(context), Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
-    return authorizer.operations(context, Resource.CLUSTER) if may_know else 0
+    may_know = context.allows(Operation.DESCRIBE, Resource.CLUSTER)
+    return context.broker.authorizer.operations(context, Resource.CLUSTER) if may_know else 0
 
 
 def _listed(context: Context, name: str, topic: Topic | SawlogError) -> Body:
@@ -108,16 +107,24 @@ async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
     """Describe one topic, by its id if it has one, regardless of its name. Java sends an empty name with an id, not
     null."""
     broker, name = context.broker, asked["name"]
-    if asked["topic_id"] != NO_ID or name is None:
+    by_id = asked["topic_id"] != NO_ID or name is None
+    if by_id:
         name = await broker.partitions.find_name(asked["topic_id"])
-        if name is None:
-            unnamed = None if context.header.version >= _UNNAMED_FROM else ""
-            return _missing(unnamed, ErrorCode.UNKNOWN_TOPIC_ID, asked["topic_id"])
+    denied = None if name is None else context.denial(Operation.DESCRIBE, Resource.TOPIC, name)
+    if name is None or denied is not None:  # only the name or id that the client sent
+        unnamed = None if context.header.version >= _UNNAMED_FROM else ""
+        code = ErrorCode.UNKNOWN_TOPIC_ID if denied is None else denied.code
+        return _missing(unnamed if by_id else name, code, asked["topic_id"])
     try:
         topic = await broker.partitions.topic(name)
     except TopicNotFound:
-        if not (create and broker.config.auto_create_topics):
-            return _missing(name, _absent(name))
+        absent = _absent(name)
+        if absent is ErrorCode.INVALID_TOPIC_EXCEPTION or not (create and broker.config.auto_create_topics):
+            return _missing(name, absent)
+        if not context.allows(Operation.CREATE, Resource.CLUSTER):
+            denied = context.denial(Operation.CREATE, Resource.TOPIC, name)
+            if denied is not None:
+                return _missing(name, denied.code)
         try:
             topic = await _created(context, name)
         except SawlogError as error:
@@ -199,7 +206,7 @@ async def describe_topic_partitions(context: Context, request: Body) -> Body:
     broker, cursor = context.broker, request["cursor"]
     names = sorted({each["name"] for each in request["topics"]})
     if not names:
-        names = [topic.name for topic in await broker.partitions.all_topics()]
+        names = [topic.name for topic in await broker.partitions.all_topics() if context.sees(topic.name)]
     if cursor is not None:
         names = [name for name in names if name >= cursor["topic_name"]]
     room = max(min(request["response_partition_limit"], 2000), 1)

@@ -24,6 +24,7 @@ from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, 
 from ...log.ingest import checked_rows
 from ..error_responses import known_code_of, message_of
 from ..partitions import ServedPartition, TopicLimits
+from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import NO_ID
 from . import Answer, Body, Context, KafkaError
@@ -75,15 +76,20 @@ class _Pending:
     def place_known(self) -> list[tuple[Body, Body, Body]]:
         """Append batches to partitions that are open and locked; return the others."""
         known = self._context.broker.partitions.known
+        is_open = self._context.broker.authorizer.is_open
         missing: list[tuple[Body, Body, Body]] = []
         for topic in self._request["topic_data"]:
             parts: list[Body] = []
             answer = {"name": topic["name"], "topic_id": topic["topic_id"], "partition_responses": parts}
             self._topics.append(answer)
             name = self._name_of(topic)
+            denied = None if is_open or name is None else self._context.denial(Operation.WRITE, Resource.TOPIC, name)
             for part in topic["partition_data"]:
                 made: Body = {"index": part["index"], "error_code": ErrorCode.NONE, "base_offset": -1}
                 parts.append(made)
+                if denied is not None:
+                    self._refuse(made, denied)
+                    continue
                 found = None if name is None else known(name, part["index"])
                 if missing or found is None or found.forwarded or not found.log._locked:
                     missing.append((topic, part, made))  # keep the order of a producer's batches
@@ -114,8 +120,9 @@ class _Pending:
         broker, name = self._context.broker, self._name_of(topic)
         if name is None:
             name = await broker.partitions.find_name(topic["topic_id"])
-        if name is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+            if name is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+            self._context.require(Operation.WRITE, Resource.TOPIC, name)
         found = await broker.partitions.partition(name, index)
         if not found.log._locked:
             await broker.partitions.lock(found)

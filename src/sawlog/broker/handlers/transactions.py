@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 
 from ...clock import now_ms
 from ...errors import SawlogError
-from ...store.base import Partition
+from ...store.base import Partition, TopicPartition
 from ..error_responses import answer_each, known_code_of
 from ..groups.stored import NewOffset
+from ..security.acls import Operation, Resource
 from ..transactions import TransactionState
 from ..wire.errors import ErrorCode, Key
 from . import Body, Context, KafkaError
@@ -18,6 +20,8 @@ from . import Body, Context, KafkaError
 
 async def init_producer_id(context: Context, request: Body) -> Body:
     """Return an id for an idempotent producer, or the next epoch of a transactional one."""
+    if request["transactional_id"] is None and not context.allows_some(Operation.WRITE, Resource.TOPIC):
+        context.require(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
     known = request["producer_id"], request["producer_epoch"]
     producer_id, epoch = await context.broker.transactions.init_producer(
         request["transactional_id"], request["transaction_timeout_ms"], known
@@ -28,6 +32,7 @@ async def init_producer_id(context: Context, request: Body) -> Body:
 async def add_partitions_to_txn(context: Context, request: Body) -> Body:
     """Add partitions to transactions."""
     if context.header.version >= 4:
+        context.require(Operation.CLUSTER_ACTION, Resource.CLUSTER)
         results = [
             {"transactional_id": each["transactional_id"], "topic_results": await _add(context, each)}
             for each in request["transactions"]
@@ -35,15 +40,18 @@ async def add_partitions_to_txn(context: Context, request: Body) -> Body:
         return {"error_code": ErrorCode.NONE, "results_by_transaction": results}
     names = ("transactional_id", "producer_id", "producer_epoch", "topics")
     old = {name: request[f"v3_and_below_{name}"] for name in names}
+    context.require(Operation.WRITE, Resource.TRANSACTIONAL_ID, old["transactional_id"])
     return {"results_by_topic_v3_and_below": await _add(context, old)}
 
 
 async def _add(context: Context, asked: Body) -> list[Body]:
     partitions = [(topic["name"], number) for topic in asked["topics"] for number in topic["partitions"]]
     try:
-        codes = await context.broker.transactions.add_partitions(
-            asked["transactional_id"], asked["producer_id"], asked["producer_epoch"], partitions
-        )
+        codes = _denied(context, partitions)
+        if not codes:
+            codes = await context.broker.transactions.add_partitions(
+                asked["transactional_id"], asked["producer_id"], asked["producer_epoch"], partitions
+            )
     except SawlogError as error:
         codes = dict.fromkeys(partitions, known_code_of(error, context.header))
     return [
@@ -58,6 +66,19 @@ async def _add(context: Context, asked: Body) -> list[Body]:
     ]
 
 
+def _denied(context: Context, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+    """Return the errors of all partitions if the client may not write to one of the topics; otherwise nothing."""
+    if context.header.version >= 4:  # a broker
+        return {}
+    topics = {topic: context.denial(Operation.WRITE, Resource.TOPIC, topic) for topic, _ in partitions}
+    if not any(topics.values()):
+        return {}
+    return {
+        (topic, number): ErrorCode.OPERATION_NOT_ATTEMPTED if (error := topics[topic]) is None else error.code
+        for topic, number in partitions
+    }
+
+
 async def add_offsets_to_txn(context: Context, request: Body) -> Body:
     """Add a group to a transaction."""
     await context.broker.transactions.add_offsets(
@@ -69,15 +90,18 @@ async def add_offsets_to_txn(context: Context, request: Body) -> Body:
 async def txn_offset_commit(context: Context, request: Body) -> Body:
     """Add offsets to commit with the transaction."""
     producer_id, group = request["producer_id"], request["group_id"]
-    offsets = {
-        (topic["name"], part["partition_index"]): NewOffset(
-            part["committed_offset"], part["committed_leader_epoch"], part["committed_metadata"] or ""
-        )
-        for topic in request["topics"]
-        for part in topic["partitions"]
-    }
+    offsets: dict[TopicPartition, NewOffset] = {}
+    denied: dict[TopicPartition, ErrorCode] = {}
+    for topic in request["topics"]:
+        error = context.denial(Operation.READ, Resource.TOPIC, topic["name"])
+        for part in topic["partitions"]:
+            place = topic["name"], part["partition_index"]
+            if error is None:
+                offsets[place] = NewOffset.of(part)
+            else:
+                denied[place] = error.code
 
-    def stage() -> asyncio.Future[dict[tuple[str, int], ErrorCode]]:
+    def stage() -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
         return asyncio.ensure_future(
             context.broker.groups.stage_offsets(
                 producer_id,
@@ -89,15 +113,17 @@ async def txn_offset_commit(context: Context, request: Body) -> Body:
             )
         )
 
+    codes: dict[TopicPartition, ErrorCode] = {}
     try:
-        codes = await context.broker.transactions.commit_offsets(
-            request["transactional_id"], producer_id, request["producer_epoch"], group, offsets, stage
-        )
-    except SawlogError as error:  # of these topics only: authorization may have refused others
-        codes = dict.fromkeys(offsets, known_code_of(error, context.header))
+        if offsets:
+            codes = await context.broker.transactions.commit_offsets(
+                request["transactional_id"], producer_id, request["producer_epoch"], group, offsets, stage
+            )
+    except SawlogError as failure:
+        codes = dict.fromkeys(offsets, known_code_of(failure, context.header))
     topics: defaultdict[str, list[Body]] = defaultdict(list)
-    for (topic, number), code in codes.items():
-        topics[topic].append({"partition_index": number, "error_code": code})
+    for (name, number), code in {**codes, **denied}.items():
+        topics[name].append({"partition_index": number, "error_code": code})
     return {"topics": [{"name": name, "partitions": parts} for name, parts in topics.items()]}
 
 
@@ -121,7 +147,8 @@ async def list_transactions(context: Context, request: Body) -> Body:
     found = [
         {"transactional_id": name, "producer_id": entry.producer_id, "transaction_state": entry.state.value}
         for name, entry in sorted(context.broker.transactions.entries().items())
-        if (not states or entry.state.value in states)
+        if context.allows(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name)
+        and (not states or entry.state.value in states)
         and (not ids or entry.producer_id in ids)
         and (age_ms < 0 or (entry.state is TransactionState.ONGOING and now - entry.started_ms > age_ms))
         and (not pattern.pattern or pattern.fullmatch(name))
@@ -134,13 +161,17 @@ async def describe_transactions(context: Context, request: Body) -> Body:
     entries = context.broker.transactions.entries()
     found: list[Body] = []
     for name in request["transactional_ids"]:
-        entry = entries.get(name)
+        entry, denied = entries.get(name), context.denial(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name)
+        if denied is not None:
+            found.append({"transactional_id": name, "error_code": denied.code})
+            continue
         if entry is None:
             found.append({"transactional_id": name, "error_code": ErrorCode.TRANSACTIONAL_ID_NOT_FOUND})
             continue
         topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, _, number in entry.partitions:
-            topics[topic].append(number)
+            if context.sees(topic):
+                topics[topic].append(number)
         found.append(
             {
                 "transactional_id": name,
@@ -162,6 +193,7 @@ async def describe_producers(context: Context, request: Body) -> Body:
     for topic in request["topics"]:
 
         async def describe(asked: Body, answer: Body, name: str = topic["name"]) -> None:
+            context.require(Operation.READ, Resource.TOPIC, name)
             found = await context.broker.partitions.partition(name, asked["partition_index"])
             answer["active_producers"] = await context.broker.run(_producers, found.log)
 

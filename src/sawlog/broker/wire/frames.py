@@ -124,7 +124,9 @@ def _error_finder(fields: Fields, version: int) -> _ErrorFinder | None:
         return None
 
     def collect(body: Body, found: list[FoundError]) -> None:
-        found += [(code, body.get("error_message")) for name in codes if (code := body.get(name))]
+        for name in codes:
+            if code := body.get(name):
+                found.append((code, body.get("error_message")))  # noqa: PERF401  a comprehension is slower when empty
         for name, is_single, find in inner:
             if value := body.get(name):
                 for each in (value,) if is_single else value:

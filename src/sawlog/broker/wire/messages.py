@@ -115,18 +115,6 @@ DescribeClientQuotas 0-1, flexible 1+
       entity [] { entity_type string, entity_name string? }
       values [] { key string, value float64 }
 
-AlterClientQuotas 0-1, flexible 1+
-  request
-    entries []
-      entity [] { entity_type string, entity_name string? }
-      ops [] { key string, value float64, remove boolean }
-    validate_only boolean
-  response
-    throttle_time_ms int32
-    entries []
-      error_code int16, error_message string? = null
-      entity [] { entity_type string, entity_name string? }
-
 # --- brokers, partitions, coordinators and replicas
 
 Metadata 0-13, flexible 9+
@@ -145,7 +133,7 @@ Metadata 0-13, flexible 9+
     controller_id int32 1+ = -1
     topics []
       error_code int16
-      name string?12+
+      name string?12+ = null
       topic_id uuid 10+
       is_internal boolean 1+
       partitions []
@@ -200,11 +188,12 @@ FindCoordinator 0-6, flexible 3+
     throttle_time_ms int32 1+
     error_code int16 0-3
     error_message string? 1-3 = null
-    node_id int32 0-3
+    node_id int32 0-3 = -1
     host string 0-3
-    port int32 0-3
+    port int32 0-3 = -1
     coordinators [] 4+
-      key string, node_id int32, host string, port int32, error_code int16, error_message string? = null
+      key string, node_id int32 = -1, host string, port int32 = -1
+      error_code int16, error_message string? = null
 
 DescribeQuorum 0-2, flexible 0+
   request
@@ -312,7 +301,8 @@ Produce 0-13, flexible 9+
       name string 0-12
       topic_id uuid 13+
       partition_responses []
-        index int32, error_code int16, base_offset int64
+        index int32, error_code int16
+        base_offset int64 = -1
         log_append_time_ms int64 2+ = -1  # Only if the broker sets the time of the records.
         log_start_offset int64 5+ = -1
         record_errors [] 8+ { batch_index int32, batch_index_error_message string? = null }
@@ -354,7 +344,8 @@ Fetch 4-18, flexible 12+
       topic string 0-12
       topic_id uuid 13+
       partitions []
-        partition_index int32, error_code int16, high_watermark int64
+        partition_index int32, error_code int16
+        high_watermark int64 = -1
         last_stable_offset int64 = -1
         log_start_offset int64 5+ = -1
         diverging_epoch struct 12+ tag 0 { epoch int32 = -1, end_offset int64 = -1 }
@@ -629,7 +620,7 @@ DeleteTopics 1-6, flexible 4+
     timeout_ms int32
   response
     throttle_time_ms int32
-    responses [] { name string?6+, topic_id uuid 6+, error_code int16, error_message string? 5+ = null }
+    responses [] { name string?6+ = null, topic_id uuid 6+, error_code int16, error_message string? 5+ = null }
 
 CreatePartitions 0-3, flexible 2+
   request
@@ -700,7 +691,7 @@ InitProducerId 0-5, flexible 2+
   response
     throttle_time_ms int32, error_code int16
     producer_id int64 = -1
-    producer_epoch int16
+    producer_epoch int16 = -1
 
 AddPartitionsToTxn 0-5, flexible 3+
   request
