@@ -3,8 +3,8 @@
 That imports between our packages point one way is import-linter's business (`make layers`). This is the
 other half of the promise: which modules of the standard library a package may use.
 
-    os, mmap, fcntl, open()   storage alone, and one unit of the kernel on its behalf: batch/kernel/files.py writes to a
-                              descriptor of the storage's (ADR 19); what stands outside the engine may as well: cli,
+    os, mmap, fcntl, open()   storage alone, and one unit of the kernel on its behalf: batch/kernel/fields.py writes to
+                              a descriptor of the storage (ADR 19); what stands outside the engine may as well: cli,
                               console, testing, the pipelines, what finds Java and starts a session for Spark, what
                               reads the variables of object storage, and its cache, which may lose everything
     asyncio                   aio, broker and what runs one for tests, console, and the async facades of logs
@@ -47,7 +47,7 @@ RULES = [
         frozenset({"os", "mmap", "fcntl", "open()"}),
         allowed=(
             "storage/",
-            "batch/kernel/files.py",
+            "batch/kernel/fields.py",
             "testing/",
             "cli/",
             "console/",
@@ -140,7 +140,7 @@ def test_every_module_stays_in_its_layer() -> None:
         ("from os import fsync, PathLike", "log/log.py"),
         ("def f():\n    from mmap import mmap", "batch/read.py"),
         ("import os", "batch/kernel/placing.py"),
-        ("import socket", "batch/kernel/files.py"),
+        ("import socket", "batch/kernel/fields.py"),
         ("file = open(name)", "log/log.py"),
         ("import asyncio", "log/log.py"),
         ("from asyncio import to_thread", "storage/file.py"),

@@ -29,7 +29,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sawlog.batch.codecs import bounds
+from sawlog.batch import codecs
 from sawlog.batch.codecs import lz4 as our_lz4
 from sawlog.batch.compression import (
     CODECS,
@@ -433,7 +433,7 @@ def test_a_xerial_header_between_blocks_is_passed_over() -> None:
 
 
 def test_xerial_headers_count_as_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "BLOCKS_MAX", 500)
+    monkeypatch.setattr(codecs, "BLOCKS_MAX", 500)
     assert decompress(SNAPPY, XERIAL * 490) == b""
     with pytest.raises(DecompressionLimit, match="blocks"):
         decompress(SNAPPY, XERIAL * 510)
@@ -479,7 +479,7 @@ def test_what_does_not_shrink_is_left_alone(codec: int) -> None:
 @pytest.fixture
 def free_bytes(monkeypatch: pytest.MonkeyPatch) -> int:
     """Apply the maximum ratio from fewer bytes on: compressing 64 MiB is slow."""
-    monkeypatch.setattr(bounds, "RATIO_FREE_BYTES", 16 * MIB)
+    monkeypatch.setattr(codecs, "RATIO_FREE_BYTES", 16 * MIB)
     return 16 * MIB
 
 
@@ -622,7 +622,7 @@ def lz4_of_tiny_blocks(count: int) -> bytes:
 def test_blocks_are_counted(
     codec: int, blocks: Callable[[int], bytes], each: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "BLOCKS_MAX", 500)
+    monkeypatch.setattr(codecs, "BLOCKS_MAX", 500)
     assert decompress(codec, blocks(490)) == each * 490
     with pytest.raises(DecompressionLimit, match="blocks"):
         decompress(codec, blocks(510))
@@ -631,7 +631,7 @@ def test_blocks_are_counted(
 @pytest.mark.parametrize("codec", [LZ4, ZSTD], ids=codec_name)
 def test_frames_count_as_blocks(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
     skipped = struct.pack("<II", 0x184D2A50, 0)
-    monkeypatch.setattr(bounds, "BLOCKS_MAX", 500)
+    monkeypatch.setattr(codecs, "BLOCKS_MAX", 500)
     assert decompress(codec, skipped * 490 + packed_by_us(codec, SMALL)) == SMALL
     with pytest.raises(DecompressionLimit, match="blocks"):
         decompress(codec, skipped * 510)

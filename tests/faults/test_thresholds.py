@@ -53,7 +53,7 @@ def _nodes() -> tuple[tuple[str, list[ast.AST]], ...]:
 
 def _parsed() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted([SOURCE / "config.py", *(each for name in FOLDERS for each in (SOURCE / name).rglob("*.py"))]):
-        name = path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
+        name = path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
         if not name.startswith(LEFT_OUT):  # the kernel is compiled: its names are not looked up when it runs
             yield name, ast.parse(path.read_text())
 

@@ -167,9 +167,9 @@ NOT_VARIED: Mapping[str, str] = {
         "store.queues.delivery:MOST_OPEN store.queues.delivery:_MOST_AT_ONCE store.queues.delivery:_MOST_BYTES "
         "store.queues.message:_MOST_REASON store.queues.queue:_MOST_ANSWERS store.queues.redrive:_CHUNK": "of "
         "queues, whose crashes have workloads of their own: tests/topics/queues",
-        "batch.codecs.bounds:DEFAULT_MAX batch.codecs.bounds:RATIO_FREE_BYTES batch.codecs.bounds:RATIO_MAX "
-        "batch.codecs.bounds:DECODER_BYTES batch.codecs.bounds:BLOCKS_MAX batch.codecs.zstd:_WINDOW_FREE "
-        "batch.codecs.zstd:_WINDOW_MAX batch.codecs.bounds:MIB batch.codecs.lz4:_STORED": "what a decoder "
+        "batch.codecs:DEFAULT_MAX batch.codecs:RATIO_FREE_BYTES batch.codecs:RATIO_MAX "
+        "batch.codecs:DECODER_BYTES batch.codecs:BLOCKS_MAX batch.codecs.zstd:_WINDOW_FREE "
+        "batch.codecs.zstd:_WINDOW_MAX batch.codecs:MIB batch.codecs.lz4:_STORED": "what a decoder "
         "refuses or a format says: tests/batch, and `fuzz`",
         "storage.sockets:_MOST store.directory.forwarding.frames:_MOST_HEAD_BYTES "
         "store.directory.forwarding.frames:MOST_BODY_BYTES "

@@ -37,8 +37,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..errors import CorruptBatch, InvalidConfig, UnsupportedCompression
-from .codecs import gzip, lz4, snappy, zstd
-from .codecs.bounds import BLOCKS_MAX, DECODER_BYTES, DEFAULT_MAX, MIB, RATIO_FREE_BYTES, RATIO_MAX, limit_of
+from .codecs import (
+    BLOCKS_MAX,
+    DECODER_BYTES,
+    DEFAULT_MAX,
+    MIB,
+    RATIO_FREE_BYTES,
+    RATIO_MAX,
+    gzip,
+    limit_of,
+    lz4,
+    snappy,
+    zstd,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -12,7 +12,7 @@ from typing import Final
 import cramjam
 
 from ...errors import CorruptBatch
-from .bounds import attempt, limit_of, run, too_large, u32_le
+from . import attempt, limit_of, run, too_large, u32_le
 
 _LEVEL: Final = 6  # Kafka's default, which is zlib's
 _DEFLATE_RATIO: Final = 1032  # 258 bytes for two bits

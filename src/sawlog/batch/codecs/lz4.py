@@ -17,8 +17,8 @@ import cramjam
 import numpy as np
 
 from ...errors import CorruptBatch
-from . import bounds
-from .bounds import (
+from .. import codecs
+from . import (
     MIB,
     Decode,
     after_skippable,
@@ -119,10 +119,10 @@ def _bound(view: memoryview, limit: int) -> int:
         if magic != _MAGIC:
             position = after_skippable("lz4", view, position, magic)
         else:
-            position, size, count = _frame(view, position + 4, limit, bounds.BLOCKS_MAX - blocks)
+            position, size, count = _frame(view, position + 4, limit, codecs.BLOCKS_MAX - blocks)
             bound += size
             blocks += count
-        if blocks > bounds.BLOCKS_MAX:
+        if blocks > codecs.BLOCKS_MAX:
             raise too_many_blocks("lz4")
     return bound
 

@@ -13,8 +13,8 @@ import cramjam
 import numpy as np
 
 from ...errors import CorruptBatch
-from . import bounds
-from .bounds import as_ours, filled, i32_be, limit_of, put_i32_be, run, too_large, too_many_blocks
+from .. import codecs
+from . import as_ours, filled, i32_be, limit_of, put_i32_be, run, too_large, too_many_blocks
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -59,7 +59,7 @@ def _blocks(view: memoryview) -> Iterator[memoryview]:
         yield view
         return
     position = len(_XERIAL_HEADER)
-    for _ in range(bounds.BLOCKS_MAX):
+    for _ in range(codecs.BLOCKS_MAX):
         if position == len(view):
             return
         (length,) = i32_be(view, position)

@@ -12,8 +12,8 @@ from typing import Final
 import cramjam
 
 from ...errors import DecompressionLimit
-from . import bounds
-from .bounds import MIB, after_skippable, limit_of, run, too_large, too_many_blocks, u32_le
+from .. import codecs
+from . import MIB, after_skippable, limit_of, run, too_large, too_many_blocks, u32_le
 
 _LEVEL: Final = 3  # Kafka's default, which is zstd's
 #: Windows up to here are not counted: RFC 8878 asks every decoder for 8 MiB, and zstd needs no more up to level 19.
@@ -69,7 +69,7 @@ def _plan(view: memoryview, limit: int, max_bytes: int) -> tuple[int, memoryview
             position, window, declared = _header(view, start)
             if declared is not None and declared > limit:
                 raise too_large("zstd", view, declared, limit)
-            position, size, count = _blocks(view, position, bounds.BLOCKS_MAX - blocks)
+            position, size, count = _blocks(view, position, codecs.BLOCKS_MAX - blocks)
             position += 4 if view[start] & 0x04 else 0  # checksum
             if declared is not None:
                 size = min(size, declared)
@@ -80,7 +80,7 @@ def _plan(view: memoryview, limit: int, max_bytes: int) -> tuple[int, memoryview
             blocks += count
             bound += size
             window_max = max(window_max, window)
-        if blocks > bounds.BLOCKS_MAX:
+        if blocks > codecs.BLOCKS_MAX:
             raise too_many_blocks("zstd")
     _check_window(window_max, min(bound, limit), max_bytes)
     return bound, view if narrowed is None else memoryview(narrowed)

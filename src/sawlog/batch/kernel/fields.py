@@ -1,18 +1,30 @@
-"""Fields of a log's objects that the kernel uses within one call: an append (`placing`), a read or a page (`lookup`).
+"""Fields of objects that the kernel uses within one call: an append (`placing`), a read or a page (`lookup`).
 
-The classes of `sawlog.log` derive from these classes, set the fields and document them. Compiled, they are C fields,
-which the kernel reads without an attribute lookup; interpreted, they are ordinary attributes. The kernel changes a
-field only under the lock, and in the order, that its class requires.
+The classes of `sawlog.log` and `sawlog.storage` derive from these classes, set the fields and document them. Compiled,
+they are C fields, which the kernel reads without an attribute lookup; interpreted, they are ordinary attributes. The
+kernel changes a field only under the lock, and in the order, that its class requires.
 
 Python looks up the other attributes of a class with a C base slowly unless they are in `__slots__` (measured in 3.11:
 20 ns instead of 3). `__dict__` is for any others.
+
+`write_at` is the one system call by which an append writes: only this unit touches the operating system, and only
+through a descriptor that `sawlog.storage` has opened and owns. Encoding, placing and writing a record in one call of
+the kernel needs all three in one module (ADR 19). It reports whether a write succeeded; the general path of an append
+handles failures.
 """
+
+import os
 
 from sawlog.batch.cyshim import cython
 
-if not cython.compiled:
+if cython.compiled:
+    from cython.cimports.posix.unistd import pwrite
+else:
     from .slots import Slots
     from .sparse import SparseIndex
+
+#: The real `os.pwrite`. If a test has replaced it, to record calls or to make them fail, the replacement is called.
+_SYSTEMS_OWN = os.pwrite
 
 
 @cython.cclass
@@ -122,3 +134,71 @@ class AppenderFields:
     __weakref__: object
     closed = cython.declare(cython.bint, visibility="public")
     block = cython.declare(object, visibility="public")
+
+
+# --- files
+
+
+@cython.cclass
+class DescriptorFields:
+    """Fields of `storage.system.Handle`, which closes the descriptor."""
+
+    #: -1 before it is opened (an interrupt may stop a constructor) and after it is closed.
+    fd = cython.declare(cython.int, visibility="public")
+
+    def __cinit__(self):
+        self.fd = -1
+
+
+if not cython.compiled:
+    DescriptorFields.fd = -1
+
+
+@cython.cclass
+class MappedFields:
+    """Fields of `storage.mapped.MappedStorage` and `storage.file.FileStorage`: a mapped file, or its beginning."""
+
+    __dict__: dict
+    __weakref__: object
+    #: First bytes of the file, or None: one view for Python, one for the kernel.
+    mapping = cython.declare(object, visibility="readonly")
+    mapped: cython.const[cython.uchar][::1]
+
+    def use_mapping(self, view: object) -> object:
+        """Use this buffer for the first bytes of the file; None for no mapping."""
+        self.mapping = None
+        self.mapped = view
+        self.mapping = view
+        return None
+
+
+@cython.cclass
+class FileFields(MappedFields):
+    """Fields of `storage.file.FileStorage`, which documents them."""
+
+    _handle = cython.declare(DescriptorFields, visibility="public")
+    _size = cython.declare(cython.longlong, visibility="public")
+    _reserved = cython.declare(cython.longlong, visibility="public")
+
+
+@cython.cfunc
+def write_at(
+    file: FileFields,
+    b: cython.uchar[::1],
+    buffer: object,
+    size: cython.Py_ssize_t,
+    position: cython.longlong,
+) -> cython.Py_ssize_t:
+    """Write the first `size` bytes of a buffer, passed as `b` and `buffer`, and return the number of bytes written,
+    below 0 on failure. Other threads run meanwhile, but no signal handler."""
+    written: cython.Py_ssize_t
+    if cython.compiled and os.pwrite is _SYSTEMS_OWN:
+        fd: cython.int = file._handle.fd
+        start: cython.p_uchar = cython.address(b[0])
+        with cython.nogil:
+            written = pwrite(fd, start, size, position)
+        return written
+    try:
+        return os.pwrite(file._handle.fd, memoryview(buffer)[:size], position)
+    except OSError:
+        return -1

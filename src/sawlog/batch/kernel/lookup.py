@@ -22,8 +22,7 @@ else:
         PLAIN_CELL,
         TRANSACTIONAL_BIT,
     )
-    from .fields import ExtentFields, LookupFields, SegmentSetFields
-    from .files import MappedFields
+    from .fields import ExtentFields, LookupFields, MappedFields, SegmentSetFields
     from .primitives import crc32c_of, get16, get32, get32s, get64
     from .records import Record, find_record
 

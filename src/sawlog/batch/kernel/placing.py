@@ -15,8 +15,15 @@ from sawlog.batch.cyshim import cython
 if not cython.compiled:
     from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded, gather_chunks, now_ms
     from .declarations import MOST_DELTA, TIMESTAMP_TYPE_BIT
-    from .fields import ActiveSegmentFields, AppenderFields, DurabilityFields, ExtentFields, LookupFields
-    from .files import FileFields, write_at
+    from .fields import (
+        ActiveSegmentFields,
+        AppenderFields,
+        DurabilityFields,
+        ExtentFields,
+        FileFields,
+        LookupFields,
+        write_at,
+    )
     from .primitives import put32, put64
     from .records import MAX_TIMESTAMP
 
