@@ -390,6 +390,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first", action="store_true", help="only who finds it soonest")
     parser.add_argument("--write", action="store_true", help=f"put the table into {TABLE.name}")
     parser.add_argument("--list", action="store_true", help="say which mutants there are, and end")
+    parser.add_argument("--quick", type=int, metavar="N", help="only by the quick tests, in up to N runs")
     parser.add_argument("--look", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -402,6 +403,10 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         say(*(f"{each.name:45} {each.story}" for each in chosen))
         return 0
+    if options.quick:
+        from .quick import search
+
+        return search(chosen, options.quick, options.seed)
     if options.look:
         look(chosen[0], finders[0], options.seed, options.patience)
     findings: list[Finding] = []
