@@ -11,6 +11,7 @@ Work is handed out in units: a short run of tests of one module, or all tests of
 which share an expensive fixture, such as a JVM. A worker asks for its next unit when it starts the last test of the
 one before. Groups come first and the tests that tests/durations.txt lists as slow come next, so that no worker is left
 alone with them in the end; the others keep their order, so that a worker seldom rebuilds the fixtures of a package.
+Tests marked `late` come last.
 
 A worker that dies fails the test that it was running; another one takes the tests that it had left. A test that takes
 longer than `--test-timeout` fails with the stacks of all threads, and its worker is killed with all processes that it
@@ -47,7 +48,7 @@ LONG_S = 1.5
 #: The estimate for a test that is not listed.
 USUAL_S = 0.05
 DURATIONS = Path(__file__).parent / "durations.txt"
-#: A slow test may take this many times as long as `--test-timeout`.
+#: A slow or late test may take this many times as long as `--test-timeout`.
 SLOW_FACTOR = 6
 #: A worker may take so long to exit after its last test, or `--test-timeout` if that is shorter.
 _EXIT_S = 30.0
@@ -75,6 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "group(name): run in the same worker as the other tests of the group")
+    config.addinivalue_line("markers", "late: run after all other tests, such as one that waits for a build")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -110,12 +112,15 @@ def function_of(test: str) -> str:
 def units_of(items: list[pytest.Item], known: dict[str, float]) -> list[Unit]:
     """The units in the order in which they are handed out."""
     groups: dict[str, Unit] = {}
+    late: Unit = []
     long: list[tuple[float, Unit]] = []
     others: list[Unit] = []
     module, left_s = None, 0.0
     for at, item in enumerate(items):
         cost_s = known.get(function_of(item.nodeid), USUAL_S)
-        if mark := item.get_closest_marker("group"):
+        if item.get_closest_marker("late"):
+            late.append(at)
+        elif mark := item.get_closest_marker("group"):
             groups.setdefault(mark.args[0], []).append(at)
         elif cost_s >= LONG_S:
             long.append((cost_s, [at]))
@@ -130,7 +135,8 @@ def units_of(items: list[pytest.Item], known: dict[str, float]) -> list[Unit]:
         return sum(known.get(function_of(items[at].nodeid), USUAL_S) for at in unit)
 
     long.sort(key=lambda row: -row[0])
-    return [*sorted(groups.values(), key=lambda unit: -total(unit)), *(unit for _, unit in long), *others]
+    first = sorted(groups.values(), key=lambda unit: -total(unit))
+    return [*first, *(unit for _, unit in long), *others, *([late] if late else [])]
 
 
 class Controller:
@@ -229,7 +235,8 @@ class Controller:
             self._lost(worker)
         elif worker.assigned:
             item = self._session.items[worker.assigned[0]]
-            limit_s = self._timeout_s * (SLOW_FACTOR if item.get_closest_marker("slow") else 1)
+            may_be_slow = item.get_closest_marker("slow") or item.get_closest_marker("late")
+            limit_s = self._timeout_s * (SLOW_FACTOR if may_be_slow else 1)
             if worker.test_s > limit_s:
                 self._lost(worker, f"was killed after {limit_s:g} s. {worker.kill()}")
 

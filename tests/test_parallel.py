@@ -147,15 +147,16 @@ def test_tests_that_hang_fail_with_their_stacks(tmp_path: Path) -> None:
     assert code == 1
 
 
-def test_groups_and_long_tests_come_first() -> None:
-    def item(name: str, group: str | None = None) -> Any:
-        mark = None if group is None else SimpleNamespace(args=(group,))
+def test_groups_and_long_tests_come_first_and_late_ones_last() -> None:
+    def item(name: str, group: str | None = None, *, late: bool = False) -> Any:
+        marks = {"late": late, "group": None if group is None else SimpleNamespace(args=(group,))}
         path = Path(name.partition("::")[0])
-        return SimpleNamespace(nodeid=name, path=path, get_closest_marker=lambda _: mark)
+        return SimpleNamespace(nodeid=name, path=path, get_closest_marker=marks.get)
 
     items = [
         item("a.py::test_short[0]"),
         item("a.py::test_short[1]"),
+        item("a.py::test_late", "spark", late=True),
         item("a.py::test_grouped", "spark"),
         item("b.py::test_short"),
         item("b.py::test_long[0]"),
@@ -163,4 +164,4 @@ def test_groups_and_long_tests_come_first() -> None:
         item("b.py::test_other_group", "broker"),
         item("b.py::test_last"),
     ]
-    assert units_of(items, {"b.py::test_long": 5.0}) == [[2, 5], [6], [4], [0, 1], [3, 7]]
+    assert units_of(items, {"b.py::test_long": 5.0}) == [[3, 6], [7], [5], [0, 1], [4, 8], [2]]

@@ -7,6 +7,7 @@ program runs all tests in one process; a test that runs again gets its own proce
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -49,9 +50,16 @@ class FranzGo:
         self.program = self._home / "kgo.test"
 
     def prepare(self) -> None:
-        """Fetch the module and build its tests."""
+        """Fetch the module and build its tests. Blocks while another process does that."""
         if self.program.exists():
             return
+        self._home.mkdir(parents=True, exist_ok=True)
+        with (self._home / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self.program.exists():
+                self._build()
+
+    def _build(self) -> None:
         package = self._fetch() / "pkg" / "kgo"
         self._source.mkdir(parents=True, exist_ok=True)
         for path in package.glob("*.go"):  # some tests read the sources

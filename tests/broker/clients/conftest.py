@@ -20,6 +20,7 @@ import pytest
 from ..oracle import broker_in
 from ..serving import PATIENCE_S, Serving
 from .adapter import Admin, Client, Consumer, Missing, NotOffered, Producer, Refused, Seen, load, names
+from .building import Build, is_missing
 
 #: Warnings of the clients: kafka-python reads its JSON; sockets are left open when a broker is gone.
 _WARNINGS = (
@@ -29,15 +30,39 @@ _WARNINGS = (
 )
 _HERE = Path(__file__).parent
 _T = TypeVar("_T")
+_build = Build()
+
+
+def _needs_build(item: pytest.Item) -> bool:
+    return item.path == _HERE / "test_franz_go.py" and is_missing()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The tests of a module share a broker, so they run in one worker."""
     for item in items:
         if item.path.is_relative_to(_HERE):
+            if _needs_build(item):
+                item.add_marker(pytest.mark.late)
             item.add_marker(pytest.mark.group(f"clients-{item.path.stem}"))
             for each in _WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(each))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin to build the program that a test needs."""
+    if not session.config.option.collectonly and any(map(_needs_build, session.items)):
+        _build.start()
+
+
+def pytest_report_collectionfinish() -> list[str]:
+    """Report the build, which takes CPU time from the tests."""
+    return ["building the tests of franz-go in the background, once per user"] if _build.is_running else []
+
+
+def pytest_unconfigure() -> None:
+    """The test has waited for the build, unless the run was stopped."""
+    _build.end()
 
 
 @pytest.fixture(scope="session")

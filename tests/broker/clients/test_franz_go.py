@@ -2,8 +2,7 @@
 
 `make suites` runs all of franz-go's tests. This one runs with the quick tests because its default consumer group sends
 what no other client here sends: a classic member that names itself when it fetches offsets. Skipped without Go, or
-where Go cannot fetch the module. Building the tests takes a minute, once per user: the program is kept in the user's
-cache (`tools/suites/places.py`), whichever clone of the repository has built it.
+where Go cannot fetch the module. The program is built once per user, in the background (building.py).
 """
 
 from __future__ import annotations
@@ -11,26 +10,23 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ...documents import ROOT
 from ..serving import PATIENCE_S, Serving
+from .building import franz_go
 
 
 @pytest.fixture(scope="module")
 def kgo_tests() -> Path:
     """The tests of franz-go's package kgo, as a program."""
-    sys.path.insert(0, str(ROOT / "tools"))
+    suite: Any = franz_go()
     try:
-        suite = importlib.import_module("suites.franz_go").FranzGo()
-        suite.prepare()
+        suite.prepare()  # waits for the process that builds it
     except importlib.import_module("suites.suite").CannotRun as error:
         pytest.skip(str(error))
-    finally:
-        sys.path.remove(str(ROOT / "tools"))
     program: Path = suite.program
     return program
 
