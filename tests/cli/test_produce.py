@@ -149,8 +149,19 @@ def test_parquet_from_a_pipe(topic: Cli, data: Path, tmp_path: Path) -> None:
     assert values(data) == [b"v"]
 
 
-def test_what_is_no_parquet_file_is_said(topic: Cli) -> None:
-    assert "not a Parquet file" in topic("produce", "t", "-i", "parquet", stdin=b"hello").failed(1)
+def test_a_file_that_is_not_parquet_is_named(topic: Cli, tmp_path: Path) -> None:
+    assert "is not a Parquet file" in topic("produce", "t", "-i", "parquet", stdin=b"hello").failed(1)
+    (tmp_path / "bad.parquet").write_text("hello")
+    assert f"{tmp_path / 'bad.parquet'} is not a Parquet file" in topic(
+        "produce", "t", tmp_path / "bad.parquet"
+    ).failed(1)
+
+
+def test_a_refused_row_of_a_parquet_file_is_named_by_its_number(sawlog: Cli, data: Path, tmp_path: Path) -> None:
+    sawlog("topic", "create", "state", "--set", "cleanup.policy=compact").ok()
+    pq.write_table(pa.table({"value": [b"a", b"b"], "key": ["k", None]}), tmp_path / "t.parquet")
+    message = sawlog("produce", "state", tmp_path / "t.parquet", "--empty-is-null").failed(1)
+    assert f"{tmp_path / 't.parquet'}, row 2: the topic state keeps the last record of each key" in message
 
 
 def test_file_is_one_record(topic: Cli, data: Path, tmp_path: Path) -> None:

@@ -157,8 +157,7 @@ def _parquet(stream: BinaryIO, fields: Fields) -> Parts:
     for batch in parquet_batches(stream):
         for row in batch.to_pylist():
             number += 1
-            made = _try(number, _parquet_entry, row, fields)
-            yield BadInput(number, made.reason, "row") if isinstance(made, BadInput) else made
+            yield _try(number, _parquet_entry, row, fields)
 
 
 def parquet_batches(stream: BinaryIO) -> Iterator[Any]:
@@ -170,7 +169,7 @@ def parquet_batches(stream: BinaryIO) -> Iterator[Any]:
         source = stream if stream.seekable() else pa.BufferReader(stream.read())
         yield from pq.ParquetFile(source).iter_batches()
     except pa.ArrowException as error:
-        raise BadInput(0, f"not a Parquet file: {error}", "file") from error
+        raise SawlogError(f"{getattr(stream, 'name', 'the input')} is not a Parquet file: {error}") from error
 
 
 def _parquet_entry(number: int, row: dict[str, Any], fields: Fields) -> InputRecord:

@@ -6,9 +6,9 @@ readers of the input formats are in inputs.py.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -23,27 +23,16 @@ from ..schemas.checking import mismatch_reason
 from ..store.directory.lock_leases import LOCK_TIMEOUT_S
 from ..store.partitioner import partition_for
 from ..store.settings import SCHEMA, is_compacted
-from .formats import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
+from .formats import BadInput, Fields, InputFormat, InputRecord, Parts, kind_of, parquet_batches, plain_rows, read_input
 from .options import BrokerAt, MaybeData, Output, Topic, argument, flag, named_values, option
-from .output import OutputFormat, Printer, ProgressBar, note
+from .output import Printer, ProgressBar, note
 from .places import chosen, open_place
 
 if TYPE_CHECKING:
     from .places import AnyStore, AnyTopic, Sink
 
 #: Maximum time that a record waits for its batch to fill.
-LINGER_MS = 50
-
-
-def open_sink(topic: AnyTopic, partition: int | None, compression: str | None) -> Sink:
-    """Open a sink. Leaving the block stores all appended records, even after an error."""
-    if compression is not None:
-        return topic._packer(compression, partition=partition, linger_ms=LINGER_MS)
-    if partition is not None:
-        return topic._partition_writer(partition, linger_ms=LINGER_MS)
-    return topic.writer(linger_ms=LINGER_MS)
-
-
+_LINGER_MS = 50
 _CHUNK_BYTES = 1 << 20
 _NO_KEY = "the topic {} keeps the last record of each key, so every record needs a key: give --key or --key-delimiter"
 _ARROW_COLUMNS = ("value", "key", "timestamp", "headers")
@@ -51,14 +40,6 @@ _ARROW_COLUMNS = ("value", "key", "timestamp", "headers")
 
 #: Kafka's codecs.
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-
-
-class _Totals:
-    """Counts of the stored records."""
-
-    def __init__(self) -> None:
-        self.records = self.size_bytes = self.skipped = 0
-        self.began = monotonic()
 
 
 def produce(
@@ -127,9 +108,13 @@ def produce(
         raise typer.BadParameter("give --key or --key-delimiter, not both")
     if key_delimiter == "":
         raise typer.BadParameter("the delimiter cannot be empty", param_hint="--key-delimiter")
+    headers = tuple(
+        (name, text.encode("utf-8", "surrogateescape")) for name, text in named_values(header, "--header", "KEY=VALUE")
+    )
     fields = Fields(key, value, timestamp, key_delimiter)
-    options = ProduceOptions(fields, _headers(header), partition, compression, rate, empty_is_null, on_error, check)
-    sources = [(path, kind or kind_of(path)) for path in _sources(files)]
+    options = _Options(fields, headers, partition, compression, rate, empty_is_null, on_error == "skip", check)
+    paths = [None if str(path) == "-" else path for path in files or [Path("-")]]
+    sources = [(path, kind or kind_of(path)) for path in paths]
     for _, each in sources:
         _check(each, options)
     with open_place(data, broker, "w", create=create, lock_timeout=lock_timeout) as store:
@@ -140,12 +125,12 @@ def produce(
                 f"the topic {topic} has no schema: declare one with the setting sawlog.schema",
                 param_hint="--check",
             )
-        done = _Totals()
+        producer = _Producer(into, options)
         try:
             for path, each in sources:
-                _produce_from(path, each, into, options, done)
+                producer.add(path, each)
         finally:
-            _report(topic, done, output)
+            producer.report(Printer(output))
 
 
 def _created(store: AnyStore, topic: str, partition: int | None) -> AnyTopic:
@@ -162,7 +147,7 @@ def _created(store: AnyStore, topic: str, partition: int | None) -> AnyTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class ProduceOptions:
+class _Options:
     """The options, except for source and target."""
 
     fields: Fields
@@ -171,8 +156,8 @@ class ProduceOptions:
     compression: str | None
     rate: float | None
     empty_is_null: bool
-    on_error: str
-    check: bool = False
+    skip_bad_input: bool
+    check: bool
 
     @property
     def single(self) -> bool:
@@ -181,12 +166,7 @@ class ProduceOptions:
         return self.fields != Fields() or any(given)
 
 
-def _headers(given: list[str] | None) -> tuple[tuple[str, bytes], ...]:
-    pairs = named_values(given, "--header", "KEY=VALUE")
-    return tuple((name, value.encode("utf-8", "surrogateescape")) for name, value in pairs)
-
-
-def _check(kind: InputFormat, options: ProduceOptions) -> None:
+def _check(kind: InputFormat, options: _Options) -> None:
     """Reject options that do not apply to this input format, instead of ignoring them."""
     fields = options.fields
     for name, field in (("--value", fields.value), ("--timestamp", fields.timestamp)):
@@ -202,145 +182,120 @@ def _check(kind: InputFormat, options: ProduceOptions) -> None:
         raise typer.BadParameter("--input file is streamed without being parsed", param_hint="--check")
 
 
-def _sources(files: list[Path] | None) -> list[Path | None]:
-    """Return the files; None means stdin."""
-    return [None if str(path) == "-" else path for path in files] if files else [None]
+class _Producer:
+    """Appends inputs to one topic, and counts what it stores."""
 
+    def __init__(self, topic: AnyTopic, options: _Options) -> None:
+        self._topic, self._options = topic, options
+        self._schema = schemas.parse(str(topic.settings[SCHEMA])) if options.check else None
+        self._records = self._size_bytes = self._skipped = 0
+        self._began = monotonic()
 
-def _produce_from(
-    path: Path | None, kind: InputFormat, topic: AnyTopic, options: ProduceOptions, done: _Totals
-) -> None:
-    """Produce the content of one file, or of stdin."""
-    with _opened(path) as (stream, size):
-        if kind == "file":
-            _stream_one(topic, stream, size, options, done, quiet=_is_typed(path))
-        elif kind == "parquet" and not options.single:
-            _append_tables(topic, stream, options.partition, done)
-        else:
-            entries = read_input(kind, stream, options.fields)
-            with open_sink(topic, options.partition, options.compression) as sink:
-                _append_all(sink, _matching(_keyed(entries, topic), topic, options), path, options, done)
+    def add(self, path: Path | None, kind: InputFormat) -> None:
+        """Append the content of one file, or of stdin."""
+        with contextlib.nullcontext(sys.stdin.buffer) if path is None else path.open("rb") as stream:
+            if kind == "file":
+                self._add_one(stream, path)
+            elif kind == "parquet" and not self._options.single:
+                self._add_tables(stream)
+            else:
+                self._add_all(
+                    read_input(kind, stream, self._options.fields), path, "row" if kind == "parquet" else "line"
+                )
 
+    def _sink(self) -> Sink:
+        """Open a sink. Leaving its block stores all appended records, even after an error."""
+        topic, partition = self._topic, self._options.partition
+        if self._options.compression is not None:
+            return topic._packer(self._options.compression, partition=partition, linger_ms=_LINGER_MS)
+        if partition is not None:
+            return topic._partition_writer(partition, linger_ms=_LINGER_MS)
+        return topic.writer(linger_ms=_LINGER_MS)
 
-@contextmanager
-def _opened(path: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
-    """Open a file or stdin; yield it with its size, if known."""
-    if path is None:
-        yield sys.stdin.buffer, None
-        return
-    with path.open("rb") as stream:
-        yield stream, path.stat().st_size
+    def _add_all(self, entries: Parts, path: Path | None, unit: str) -> None:
+        """Append records one by one. `unit` names a part of the input in messages."""
+        with self._sink() as sink, ProgressBar("producing", None, "records", quiet=_is_typed(path)) as progress:
+            for each in entries:
+                reason = each.reason if isinstance(each, BadInput) else self._append(sink, each)
+                if reason is None:
+                    progress.advance(1)
+                    self._wait()
+                    continue
+                error = BadInput(each.where, reason, f"{path or 'stdin'}, {unit}")
+                if not self._options.skip_bad_input:
+                    raise error
+                self._skipped += 1
+                note(f"skipped {error}")
 
+    def _append(self, sink: Sink, entry: InputRecord) -> str | None:
+        """Append one record; return the reason if it is refused."""
+        value = None if self._options.empty_is_null and not entry.value else entry.value
+        deletes = value is None and self._options.empty_is_null
+        reason = None if self._schema is None or deletes else mismatch_reason(self._schema, value)
+        if entry.key is None and is_compacted(self._topic.settings):
+            reason = _NO_KEY.format(self._topic.name)
+        try:
+            if reason is None:
+                sink.append(value, entry.key, (*entry.headers, *self._options.headers), entry.timestamp)
+        except InvalidRecord as refused:
+            reason = str(refused)
+        if reason is None:
+            self._records += 1
+            self._size_bytes += len(entry.value or b"") + len(entry.key or b"")
+        return reason
 
-def _keyed(entries: Iterator[InputRecord | BadInput], topic: AnyTopic) -> Iterator[InputRecord | BadInput]:
-    """Pass the entries through; in a compacted topic, replace entries without a key by `BadInput`."""
-    if not is_compacted(topic.settings):
-        yield from entries
-        return
-    for each in entries:
-        without = isinstance(each, InputRecord) and each.key is None
-        yield BadInput(each.where, _NO_KEY.format(topic.name)) if without else each
+    def _wait(self) -> None:
+        """Wait until the rate allows the next record."""
+        if self._options.rate is not None:
+            sleep(max(self._records / self._options.rate - (monotonic() - self._began), 0.0))
 
+    def _add_tables(self, stream: BinaryIO) -> None:
+        """Append a Parquet file as Arrow batches."""
+        for batch in parquet_batches(stream):
+            names = [name for name in _ARROW_COLUMNS if name in batch.schema.names]
+            if "value" in names:
+                self._topic.append_arrow(batch.select(names), partition=self._options.partition)
+            else:  # any other table: one JSON object per row
+                self._topic.append_many(plain_rows(batch), partition=self._options.partition)
+            self._records += batch.num_rows
+            self._size_bytes += batch.nbytes
 
-def _matching(
-    entries: Iterator[InputRecord | BadInput], topic: AnyTopic, options: ProduceOptions
-) -> Iterator[InputRecord | BadInput]:
-    """Pass the entries through; with --check, replace entries that do not match the topic's schema by `BadInput`."""
-    if not options.check:
-        yield from entries
-        return
-    schema = schemas.parse(str(topic.settings[SCHEMA]))
-    for each in entries:
-        empty = options.empty_is_null and isinstance(each, InputRecord) and not each.value
-        reason = None if isinstance(each, BadInput) or empty else mismatch_reason(schema, each.value)
-        yield each if reason is None else BadInput(each.where, reason)
+    def _add_one(self, stream: BinaryIO, path: Path | None) -> None:
+        """Append a whole file as one record: streamed, unless another process holds the partition."""
+        topic, options = self._topic, self._options
+        key = None if options.fields.key is None else options.fields.key.encode("utf-8", "surrogateescape")
+        if key is None and is_compacted(topic.settings):
+            raise InvalidRecord(_NO_KEY.format(topic.name))
+        number = options.partition
+        if number is None:
+            number = 0 if key is None else partition_for(key, topic.partitions)
+        size = None if path is None else path.stat().st_size
+        with ProgressBar("producing", size, "bytes", quiet=_is_typed(path)) as progress:
+            # At a terminal, `read` needs a second Ctrl-D to end; `read1` does not.
+            read = getattr(stream, "read1", stream.read)
+
+            def chunks() -> Iterator[bytes]:
+                while chunk := read(_CHUNK_BYTES):
+                    progress.advance(len(chunk))
+                    yield chunk
+
+            try:
+                topic.partition(number).append_stream(chunks(), key=key, headers=options.headers)
+            except DirectoryLocked:  # raised before the first chunk; the lock owner accepts only whole records
+                topic.append_many([(b"".join(chunks()), key, options.headers)], partition=number)
+            self._records += 1
+            self._size_bytes += progress.done
+
+    def report(self, printer: Printer) -> None:
+        """Print what was stored."""
+        seconds = monotonic() - self._began
+        skipped = f", {self._skipped:,} skipped" if self._skipped else ""
+        stored = f"{counted(self._records, 'record')} to {self._topic.name}, {size_text(self._size_bytes)}{skipped}"
+        counts = {"records": self._records, "size_bytes": self._size_bytes, "skipped": self._skipped}
+        fields = {"topic": self._topic.name, **counts, "seconds": round(seconds, 3)}
+        printer.outcome(f"{stored}, {seconds:.2f} s", fields)
 
 
 def _is_typed(path: Path | None) -> bool:
     """Return whether the input is typed at a terminal."""
     return path is None and sys.stdin.isatty()
-
-
-def _append_all(
-    sink: Sink, entries: Iterator[InputRecord | BadInput], path: Path | None, options: ProduceOptions, done: _Totals
-) -> None:
-    source = "stdin" if path is None else str(path)
-    with ProgressBar("producing", None, "records", quiet=_is_typed(path)) as progress:
-        for each in entries:
-            bad = each if isinstance(each, BadInput) else _append_one(sink, each, options)
-            if bad is not None:
-                error = BadInput(bad.where, bad.reason, f"{source}, {bad.unit}")
-                if options.on_error == "stop":
-                    raise error
-                done.skipped += 1
-                note(f"skipped {error}")
-                continue
-            assert isinstance(each, InputRecord)
-            done.records += 1
-            done.size_bytes += len(each.value or b"") + len(each.key or b"")
-            progress.advance(1)
-            if options.rate is not None:
-                _wait(done, options.rate)
-
-
-def _append_one(sink: Sink, entry: InputRecord, options: ProduceOptions) -> BadInput | None:
-    """Append one record; return the reason if it was refused."""
-    value = None if options.empty_is_null and not entry.value else entry.value
-    try:
-        sink.append(value, entry.key, (*entry.headers, *options.headers), entry.timestamp)
-    except InvalidRecord as refused:
-        return BadInput(entry.where, str(refused))
-    return None
-
-
-def _wait(done: _Totals, rate: float) -> None:
-    """Wait until the rate allows the next record."""
-    ahead = done.records / rate - (monotonic() - done.began)
-    if ahead > 0:
-        sleep(ahead)
-
-
-def _append_tables(topic: AnyTopic, stream: BinaryIO, partition: int | None, done: _Totals) -> None:
-    """Append a Parquet file as Arrow batches."""
-    for batch in parquet_batches(stream):
-        names = [name for name in _ARROW_COLUMNS if name in batch.schema.names]
-        if "value" in names:
-            topic.append_arrow(batch.select(names), partition=partition)
-        else:  # any other table: one JSON object per row
-            topic.append_many(plain_rows(batch), partition=partition)
-        done.records += batch.num_rows
-        done.size_bytes += batch.nbytes
-
-
-def _stream_one(
-    topic: AnyTopic, stream: BinaryIO, size: int | None, options: ProduceOptions, done: _Totals, *, quiet: bool
-) -> None:
-    """Append a whole file as one record: streamed, unless another process holds the partition."""
-    key = None if options.fields.key is None else options.fields.key.encode("utf-8", "surrogateescape")
-    if key is None and is_compacted(topic.settings):
-        raise InvalidRecord(_NO_KEY.format(topic.name))
-    number = 0 if key is None else partition_for(key, topic.partitions)
-    with ProgressBar("producing", size, "bytes", quiet=quiet) as progress:
-        # At a terminal, `read` needs a second Ctrl-D to end; `read1` does not.
-        read = getattr(stream, "read1", stream.read)
-
-        def chunks() -> Iterator[bytes]:
-            while chunk := read(_CHUNK_BYTES):
-                progress.advance(len(chunk))
-                yield chunk
-
-        number = number if options.partition is None else options.partition
-        try:
-            topic.partition(number).append_stream(chunks(), key=key, headers=options.headers)
-        except DirectoryLocked:  # raised before the first chunk; the lock owner accepts only whole records
-            topic.append_many([(b"".join(chunks()), key, options.headers)], partition=number)
-        done.records += 1
-        done.size_bytes += progress.done
-
-
-def _report(topic: str, done: _Totals, output: OutputFormat) -> None:
-    seconds = monotonic() - done.began
-    skipped = f", {done.skipped:,} skipped" if done.skipped else ""
-    stored = f"{counted(done.records, 'record')} to {topic}, {size_text(done.size_bytes)}{skipped}"
-    fields = {"topic": topic, "records": done.records, "size_bytes": done.size_bytes, "skipped": done.skipped}
-    Printer(output).outcome(f"{stored}, {seconds:.2f} s", {**fields, "seconds": round(seconds, 3)})
