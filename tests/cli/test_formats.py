@@ -13,12 +13,14 @@ from sawlog.cli.formats import compile_format
 
 from ..looping import for_each
 
-RECORD = Record(b"value\xff", b"key", (("a", b"1"), ("b", None)), 1_793_520_000_123, offset=42)
+RECORD = Record(
+    b"value\xff", b"key", (("a", b"1"), ("b", None)), 1_793_520_000_123, offset=42, topic="orders", partition=3
+)
 NOTHING = Record(None, None, (), None, offset=7)
 
 
 def shown(form: str, record: Record = RECORD) -> bytes:
-    return compile_format(form)("orders", 3, record)
+    return compile_format(form)(record)
 
 
 @for_each(
@@ -82,4 +84,4 @@ def test_any_text_is_a_format_or_refused(form: str) -> None:
         made = compile_format(form)
     except ValueError:
         return
-    assert isinstance(made("orders", 3, RECORD), bytes)
+    assert isinstance(made(RECORD), bytes)

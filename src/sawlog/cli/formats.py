@@ -272,8 +272,8 @@ def _as_json(value: Any) -> bytes:
 
 # --- format strings
 
-#: (topic, partition, record) -> the bytes to print.
-RecordFormat = Callable[[str, int, Record], bytes]
+#: Returns the bytes to print for a record.
+RecordFormat = Callable[[Record], bytes]
 
 _TOKEN = re.compile(
     r"%(?P<letter>[a-zA-Z%])(?:(?<=d)\{(?P<time>[^}]*)\}|(?<=[kvsh])\{(?P<way>[^}]*)\})?|\\(?P<escape>x[0-9a-fA-F]{2}|.)|(?P<plain>[^%\\]+)",
@@ -296,15 +296,15 @@ def _length(data: bytes | None) -> bytes:
 
 
 _SIMPLE: dict[str, RecordFormat] = {
-    "t": lambda topic, partition, record: topic.encode(),
-    "p": lambda topic, partition, record: b"%d" % partition,
-    "o": lambda topic, partition, record: b"%d" % record.offset,
-    "T": lambda topic, partition, record: b"%d" % record.timestamp,
-    "K": lambda topic, partition, record: _length(record.key),
-    "S": lambda topic, partition, record: _length(record.value),
-    "V": lambda topic, partition, record: _length(record.value),
-    "H": lambda topic, partition, record: b"%d" % len(record.headers),
-    "%": lambda topic, partition, record: b"%",
+    "t": lambda record: (record.topic or "").encode(),
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.offset,
+    "T": lambda record: b"%d" % record.timestamp,
+    "K": lambda record: _length(record.key),
+    "S": lambda record: _length(record.value),
+    "V": lambda record: _length(record.value),
+    "H": lambda record: b"%d" % len(record.headers),
+    "%": lambda record: b"%",
 }
 
 
@@ -318,7 +318,7 @@ def compile_format(text: str) -> RecordFormat:
             raise ValueError(f"{text!r}: a lone {text[position]!r} at the end; write it twice to print it")
         parts.append(_part(found, text))
         position = found.end()
-    return lambda topic, partition, record: b"".join([part(topic, partition, record) for part in parts])
+    return lambda record: b"".join([part(record) for part in parts])
 
 
 def _part(found: re.Match[str], text: str) -> RecordFormat:
@@ -342,7 +342,7 @@ def _part(found: re.Match[str], text: str) -> RecordFormat:
 
 
 def _constant(data: bytes) -> RecordFormat:
-    return lambda topic, partition, record: data
+    return lambda record: data
 
 
 def _bytes_part(letter: str, way: str, text: str) -> RecordFormat:
@@ -350,18 +350,18 @@ def _bytes_part(letter: str, way: str, text: str) -> RecordFormat:
     if show is None:
         raise ValueError(f"{text!r}: %{letter}{{{way}}} is not known; use hex, base64 or json")
     if letter == "k":
-        return lambda topic, partition, record: show(record.key)
+        return lambda record: show(record.key)
     if letter == "h":
         if way == "json":
-            return lambda topic, partition, record: _as_json(record.headers)
-        return lambda topic, partition, record: b",".join(
+            return lambda record: _as_json(record.headers)
+        return lambda record: b",".join(
             key.encode("utf-8", "surrogatepass") + b"=" + show(value) for key, value in record.headers
         )
-    return lambda topic, partition, record: show(record.value)
+    return lambda record: show(record.value)
 
 
 def _time_part(pattern: str | None) -> RecordFormat:
-    def show(topic: str, partition: int, record: Record) -> bytes:
+    def show(record: Record) -> bytes:
         if record.timestamp < 0:
             return b""
         try:

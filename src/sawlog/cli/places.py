@@ -253,8 +253,9 @@ def open_logs(
     environment. Partitions whose files are missing are added to `missing`; if it is None, they raise."""
     if log is not None:
         check_place(data, log, topic)
-        with Log.open(log, mode="r") as found:
-            yield OpenLogs([NamedLog(log.resolve().name, 0, found, isolation)])
+        name = log.resolve().name
+        with Log.open(log, mode="r", topic=name, partition=0) as found:
+            yield OpenLogs([NamedLog(name, 0, found, isolation)])
         return
     if data is None and broker is None:
         raise typer.BadParameter(

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..store.consumer import Consumer
-    from ..store.directory.topic import DirectoryTopic
-    from ..store.objects.topic import ObjectTopic
 
 #: Poll interval of a follower: doubled up to the second value while no records arrive.
 _POLL_S, _POLL_MOST_S = 0.005, 0.1
@@ -59,8 +57,6 @@ Start = Literal["earliest", "latest"]
 #: Start position of a new group, by the value of --offset.
 _STARTS: dict[str, Start] = {"start": "earliest", "end": "latest"}
 
-#: A record and its partition.
-PartitionRecord = tuple[NamedLog, Record]
 #: Returns the half-open range of offsets to read from a partition.
 Range = Callable[[NamedLog], tuple[int, int]]
 
@@ -209,13 +205,13 @@ def _print_as_group(
 
 
 def _chosen(
-    found: Iterator[PartitionRecord], span: Span, pattern: re.Pattern[bytes] | None, count: int | None
-) -> Iterator[PartitionRecord]:
+    found: Iterator[Record], span: Span, pattern: re.Pattern[bytes] | None, count: int | None
+) -> Iterator[Record]:
     """Keep the first records that are in the span's range of times, if it has one, and match the pattern."""
     if span.times is not None:
-        found = (each for each in found if span.has(each[1].timestamp))
+        found = (each for each in found if span.has(each.timestamp))
     if pattern is not None:
-        found = (each for each in found if _matches(each[1], pattern))
+        found = (each for each in found if _matches(each, pattern))
     return found if count is None else islice(found, count)
 
 
@@ -263,13 +259,13 @@ def _printer(output: OutputFormat | None, out: Path | None) -> Iterator[Printer]
         yield Printer(output or "ndjson", stream)
 
 
-def _print(found: Iterator[PartitionRecord], printer: Printer, printing: RecordFormat | None, follow: bool) -> None:
+def _print(found: Iterator[Record], printer: Printer, printing: RecordFormat | None, follow: bool) -> None:
     if printing is None:
-        rows = ({"topic": place.topic, **_arrow_row(place, record)} for place, record in found)
+        rows = ({"topic": record.topic, **_arrow_row(record)} for record in found)
         printer.rows(rows, _COLUMNS, live=follow)
         return
-    for place, record in found:
-        printer.write(printing(place.topic, place.partition, record))
+    for record in found:
+        printer.write(printing(record))
     printer.flush()
 
 
@@ -282,12 +278,12 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
 # --- records of ranges, and new ones
 
 
-def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> Iterator[PartitionRecord]:
+def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> Iterator[Record]:
     """Yield the records of one partition. If `damage` is a list, append errors to it and continue after damage."""
     while start < end:
         try:
             for record in place.log.scan(start, end, isolation=place.isolation):
-                yield place, record
+                yield record
                 start = record.offset + 1
             return
         except OffsetOutOfRange as error:
@@ -305,7 +301,7 @@ def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> It
 
 def _records(
     opened: OpenLogs, wanted: Range, idle: Callable[[], None] | None = None, damage: list[str] | None = None
-) -> Iterator[PartitionRecord]:
+) -> Iterator[Record]:
     """Yield the records of a range, partition by partition. If `idle` is given, then yield new records as they arrive,
     calling `idle` before each wait."""
     positions: list[tuple[int, int]] = []  # next offset and leader epoch of each partition
@@ -344,36 +340,27 @@ def _records(
 
 #: Interval of commits while records keep coming.
 _COMMIT_S = 1.0
-#: Topic and partition number.
-TopicPartition = tuple[str, int]
 
 
 class MemberReader:
     """Reads the records that a group has not consumed, as a member of the group."""
 
-    def __init__(self, consumer: Consumer, topic: DirectoryTopic | ObjectTopic) -> None:
-        self._consumer, self._topic = consumer, topic
-        self._places: dict[int, NamedLog] = {}
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
 
-    def found(self, idle: Callable[[], None] | None) -> Iterator[PartitionRecord]:
+    def found(self, idle: Callable[[], None] | None) -> Iterator[Record]:
         """Yield the records up to the end. With `idle`, also yield later records, and call `idle` before each wait."""
         wait = _POLL_S
         for cursor in self._consumer._feed(drain=idle is None):
             if cursor is not None:
                 wait = _POLL_S
-                for record in cursor:
-                    yield self._place(record.partition), record
+                yield from cursor
             elif idle is not None:
                 idle()
                 time.sleep(wait)
                 wait = min(2 * wait, _POLL_MOST_S)
         if not self._consumer.assignment:
             note("other members of the group have all partitions; --follow waits until one leaves")
-
-    def _place(self, number: int) -> NamedLog:
-        if number not in self._places:
-            self._places[number] = NamedLog(self._topic.name, number, self._topic.partition(number))
-        return self._places[number]
 
     def commit(self) -> None:
         """Commit every record that was yielded."""
@@ -383,14 +370,15 @@ class MemberReader:
 class BrokerReader:
     """Reads the records that a group has not consumed, through a broker and without joining the group."""
 
-    def __init__(self, opened: OpenLogs, group: str, start: Start) -> None:
-        self._opened, self._group, self._start = opened, group, start
+    def __init__(self, opened: OpenLogs, topic: str, group: str, start: Start) -> None:
+        self._opened, self._topic, self._group, self._start = opened, topic, group, start
         self._groups = opened.groups
+        #: Committed and reached offsets by partition.
         self._committed = self._look()
-        self._reached: dict[TopicPartition, int] = {}
+        self._reached: dict[int, int] = {}
 
-    def _look(self) -> dict[TopicPartition, int]:
-        """Return the group's committed offsets. Raises `GroupActive` if the group has members."""
+    def _look(self) -> dict[int, int]:
+        """Return the group's committed offsets in the topic. Raises `GroupActive` if the group has members."""
         try:
             about = self._groups.describe(self._group)
         except GroupNotFound:
@@ -400,24 +388,25 @@ class BrokerReader:
                 f"the group {self._group!r} has {counted(len(about.members), 'member')} reading its partitions; with "
                 "-b a group can be read only while it has none"
             )
-        return {(row.topic, row.partition): row.committed for row in about.rows if row.committed is not None}
+        rows = [row for row in about.rows if row.topic == self._topic]
+        return {row.partition: row.committed for row in rows if row.committed is not None}
 
-    def found(self, idle: Callable[[], None] | None) -> Iterator[PartitionRecord]:
-        for place, record in _records(self._opened, self._range, idle):
-            self._reached[place.topic, place.partition] = record.offset + 1
-            yield place, record
+    def found(self, idle: Callable[[], None] | None) -> Iterator[Record]:
+        for record in _records(self._opened, self._range, idle):
+            self._reached[record.partition] = record.offset + 1
+            yield record
 
     def _range(self, place: NamedLog) -> tuple[int, int]:
         end = place.next_offset
-        start = self._committed.get((place.topic, place.partition))
+        start = self._committed.get(place.partition)
         if start is None:
             start = place.lowest_offset if self._start == "earliest" else end
-            self._reached[place.topic, place.partition] = start  # committed even if no record is read
+            self._reached[place.partition] = start  # committed even if no record is read
         return start, max(start, end)
 
     def commit(self) -> None:
         if self._reached:
-            self._groups.commit(self._group, self._reached)
+            self._groups.commit(self._group, {(self._topic, number): to for number, to in self._reached.items()})
             self._reached = {}
 
 
@@ -430,18 +419,19 @@ def _open_group_reader(
 ) -> Iterator[GroupReader]:
     """Read a topic as this group. A group without committed offsets begins at `start`."""
     if broker is None and data is not None:
-        with open_any(data, "w") as store:
-            into = store.topic(topic)
-            with store.consumer(
+        with (
+            open_any(data, "w") as store,
+            store.consumer(
                 group, topic, start=start, auto_commit_ms=None, isolation=isolation, member="sawlog read"
-            ) as consumer:
-                yield MemberReader(consumer, into)
+            ) as consumer,
+        ):
+            yield MemberReader(consumer)
         return
     with open_logs(data, None, topic, None, broker, isolation=isolation) as opened:
-        yield BrokerReader(opened, group, start)
+        yield BrokerReader(opened, topic, group, start)
 
 
-def _committing(found: Iterator[PartitionRecord], settle: Callable[[], None]) -> Iterator[PartitionRecord]:
+def _committing(found: Iterator[Record], settle: Callable[[], None]) -> Iterator[Record]:
     """Pass the records through, and flush and commit the printed ones about once a second."""
     due = Deadline(_COMMIT_S)
     for each in found:
@@ -503,18 +493,18 @@ def _stored_batches(places: Sequence[NamedLog], span: Span) -> Iterator[pa.Recor
             yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
 
 
-def _built_batches(found: Iterator[PartitionRecord]) -> Iterator[pa.RecordBatch]:
+def _built_batches(found: Iterator[Record]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     whole = _parquet_schema()
     while rows := list(islice(found, 65_536)):
-        yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
+        yield pa.RecordBatch.from_pylist(list(map(_arrow_row, rows)), schema=whole)
 
 
-def _arrow_row(place: NamedLog, record: Record) -> dict[str, Any]:
+def _arrow_row(record: Record) -> dict[str, Any]:
     headers = [{"key": key, "value": value} for key, value in record.headers]
     return {
-        "partition": place.partition,
+        "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
         "key": record.key,
