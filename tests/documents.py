@@ -145,7 +145,7 @@ def take(step: Step, place: Path) -> str:
         return ""
     if step.kind == "program":
         return run_program(step.text)
-    if re.fullmatch(r"(echo [^|;&<>]* \| )?sawlog [^|;&<>]*", step.text):
+    if re.fullmatch(r"(echo [^|;&<>]* \| )?sawlog [^|;&<>$]*", step.text):
         return "\n".join(typed(step.text))
     return shell_output(place, step.text)
 

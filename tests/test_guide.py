@@ -1,4 +1,4 @@
-"""Each page of the guide runs from top to bottom in an empty directory, and once more in the slow tests.
+"""Each page of the guide and each how-to guide runs from top to bottom in an empty directory; in the slow tests, twice.
 
 In the first run the output of its snippets must match the page, except for times and process ids. In the second run
 records exist already, so numbers differ; everything else must match.
@@ -21,6 +21,7 @@ from sawlog import errors
 from sawlog.aio.consumer import AsyncConsumer
 from sawlog.aio.store import AsyncStore
 from sawlog.aio.topic import AsyncTopic
+from sawlog.broker.config import BrokerConfig, changed, read_toml
 from sawlog.sql.engine import load_duckdb
 from sawlog.store.settings import SETTINGS
 from sawlog.testing import Broker
@@ -31,6 +32,7 @@ from .interop.kafkas import batch
 
 GUIDE = ROOT / "docs" / "guide"
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(GUIDE.glob("*.md"))}
+HOW_TO = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "how-to").glob("*.md"))}
 MOVING = PAGES["moving-from-kafka.md"]
 #: Of these, only what comes before the first command is quick.
 SPARK = ("spark.md",)
@@ -87,6 +89,35 @@ def test_what_comes_before_spark_runs_and_its_programs_are_python(name: str, pla
 @pytest.mark.parametrize("name", SPARK)
 def test_a_page_with_spark_prints_what_it_shows_and_can_be_run_again(name: str, place: Path) -> None:
     run_twice(steps(PAGES[name]), place)
+
+
+# --- how-to guides
+
+#: Needs Spark.
+HOW_TO_SPARK = "kafka-clients-to-spark.md"
+
+
+@pytest.mark.parametrize("name", [name for name in HOW_TO if name != HOW_TO_SPARK])
+def test_a_how_to_guide_prints_what_it_shows(name: str, place: Path) -> None:
+    run_once(steps(HOW_TO[name]), place)
+
+
+@pytest.mark.slow  # the quick tier runs it once
+@pytest.mark.parametrize("name", [name for name in HOW_TO if name != HOW_TO_SPARK])
+def test_a_how_to_guide_can_be_run_again(name: str, place: Path) -> None:
+    run_twice(steps(HOW_TO[name]), place)
+
+
+@pytest.mark.slow
+@pytest.mark.group("spark")
+def test_the_how_to_guide_with_spark_prints_what_it_shows_and_can_be_run_again(place: Path) -> None:
+    run_twice(steps(HOW_TO[HOW_TO_SPARK]), place)
+
+
+def test_the_configuration_in_the_how_to_guide_about_services_is_valid(place: Path) -> None:
+    [text] = re.findall(r"```toml\n(.*?)```", HOW_TO["run-as-a-service.md"], re.DOTALL)
+    (place / "sawlog.toml").write_text(text)
+    assert changed(BrokerConfig(), read_toml(place / "sawlog.toml")).allow_anonymous
 
 
 # --- common to all pages

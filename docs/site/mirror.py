@@ -17,8 +17,15 @@ GUIDE = "docs/guide"
 DECISIONS = "docs/adr"
 #: The parts of the site, after the tutorials, each with its pages in order. Every page of docs/ is in one of them.
 HOW_TO = (
-    "docs/queues.md",
+    "docs/how-to/background-jobs.md",
+    "docs/how-to/event-sourcing.md",
+    "docs/how-to/outbox.md",
+    "docs/how-to/stream-to-a-browser.md",
+    "docs/how-to/kafka-clients-to-spark.md",
     "docs/testing-kafka-programs.md",
+    "docs/how-to/tune.md",
+    "docs/how-to/backup-and-restore.md",
+    "docs/how-to/run-as-a-service.md",
     "docs/streaming-job.md",
     "docs/tables-spark.md",
     "docs/replicas.md",
@@ -31,6 +38,7 @@ REFERENCE = (
     "docs/features.md",
     "docs/cli.md",
     "api/index.md",
+    "docs/queues.md",
     "docs/tables.md",
     "docs/typed.md",
     "docs/async.md",
@@ -60,7 +68,11 @@ PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 CARDS = (
     ("Write and read records", "docs/guide/first-log.md", "Offsets, reading, waiting: ten minutes with one log."),
     ("Share work between consumers", "docs/guide/topics-and-groups.md", "Topics, keys, partitions and groups."),
-    ("Run background jobs", "docs/queues.md", "Acknowledge messages one by one, with retries and dead letters."),
+    (
+        "Run background jobs",
+        "docs/how-to/background-jobs.md",
+        "Queues: acknowledgements, retries, dead letters.",
+    ),
     ("Stream with Spark", "docs/guide/spark.md", "Read and write topics exactly once, in batch and streaming."),
     ("Query with SQL", "docs/tables.md", "SQL, Arrow, Polars and pandas over topics."),
     ("Connect Kafka clients", "docs/broker.md", "`sawlog serve`, for clients in any language."),
