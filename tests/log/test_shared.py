@@ -77,6 +77,21 @@ def test_a_rotation_by_one_is_followed_by_the_other(directory: Directory) -> Non
         assert [info.base_offset for info in log.segments] == [0, 1, 2]
 
 
+def test_rotations_by_one_are_followed_without_opening_the_log_again(tmp_path: Path) -> None:
+    watched = FaultyDirectory(FileDirectory(tmp_path))
+    one, other = SharedLog(FileDirectory(tmp_path), SMALL), SharedLog(watched, SMALL)
+    append(other, b"first")
+    for _ in range(5):
+        append(one, b"a" * 600)
+    watched.calls.clear()
+    with other.turn() as log:
+        looks = {call.operation for call in watched.calls}
+        assert len(log.segments) == 5
+        assert log.append(b"last") == 6
+    assert looks <= {"exists", "size", "view", "refresh", "open", "lock"}
+    assert contents(watched) == [b"first", *[b"a" * 600] * 5, b"last"]
+
+
 def test_a_trim_by_one_is_seen_by_the_other(directory: Directory) -> None:
     one, other = SharedLog(directory), SharedLog(directory)
     for value in (b"a", b"b", b"c"):
@@ -96,7 +111,7 @@ def test_going_on_costs_one_fsync_and_no_other_change(tmp_path: Path) -> None:
     watched.calls.clear()
     append(one, b"c")  # after what another wrote
     append(one, b"d")  # after its own
-    changes = [call for call in watched.calls if call.operation not in ("exists", "size", "view", "open", "lock")]
+    changes = [call for call in watched.calls if call.operation not in ("exists", "size", "view", "refresh", "lock")]
     assert [call.operation for call in changes] == ["append", "sync", "append", "sync"]
 
 
@@ -229,7 +244,7 @@ def test_a_failed_fsync_leaves_no_note_and_is_not_tried_again(tmp_path: Path) ->
 @pytest.mark.parametrize("effect", ["nothing", "part", "all"])
 @pytest.mark.parametrize("undo", [True, False])
 def test_acknowledged_records_survive_a_failure_of_any_call(effect: str, undo: bool, stride: int) -> None:
-    """The first turn, one that continues, one behind another's, and a rotation; each call of them fails once."""
+    """The first turn, one that continues, one behind another's, and rotations; each call of them fails once."""
     number = 0
     chance = random.Random(seed_of_this_run())
     while True:
@@ -240,7 +255,7 @@ def test_acknowledged_records_survive_a_failure_of_any_call(effect: str, undo: b
         watched.arm(Fault(number=number, effect=effect, undo=undo))  # type: ignore[arg-type]
         acknowledged: list[bytes] = []
         failed = False
-        for step, shared in enumerate((failing, failing, other, failing, other, failing)):
+        for step, shared in enumerate((failing, failing, other, failing, other, failing) * 2):
             value = b"%d" % step * 300
             try:
                 append(shared, value)

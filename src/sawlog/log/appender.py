@@ -66,12 +66,13 @@ from .active_segment import (
     truncate_segment,
 )
 from .batches import MAX_SPAN
+from .catching_up import after_cut, catch_up
 from .checkpointer import Checkpointer, LogLineage
-from .durability import DurabilityCallbacks
+from .durability import DurabilityCallbacks, Tail
 from .files import PRODUCERS
 from .lock import MaintenanceLock
 from .maintenance_state import truncate_state
-from .producers import ProducerState, after_cut, has_transactions
+from .producers import ProducerState, has_transactions
 from .segment import Segment
 from .segments import SegmentSet
 from .writer import EncoderPool, Placement, Writer, recipe_of
@@ -590,15 +591,32 @@ class Appender(kernel.AppenderFields):
         self.active.adopt(segments, within_append=self.block is not None)
         self.save_if_possible()
 
-    def resume(self, held: Lock, active: Segment | None) -> None:
-        """Continue under a newly taken lock. `active` is the active segment with the batches that other processes have
-        appended, all of them durable; None if there are none. Only for logs whose writers take turns: see
-        shared.py."""
+    def resume(self, held: Lock, end: Tail) -> bool:
+        """Continue under a newly taken lock, at the end to which other processes have appended; all of it is durable.
+        Return False, without taking over the lock, if the log has to be opened again. Only for logs whose writers take
+        turns: see shared.py."""
         with self.lock, self.active.lock:
+            if self.active.tail != end and not self._catch_up(end):
+                return False
             self.held = held
-            if active is not None:
-                self.active.adopt([*self.segments.all[:-1], active], within_append=self.block is not None)
             self.placer.resume()
+        return True
+
+    def _catch_up(self, end: Tail) -> bool:
+        """Learn what other processes have appended. The caller holds both locks."""
+        segments, transactions = self.segments, self.producers.transactions
+        if segments.maybe_undecided:
+            transactions.see(segments.visible_offset)
+        found = catch_up(segments.all, segments.epochs, self.producers, end)
+        if found is None:
+            return False
+        if transactions.reached >= 0:
+            segments.mark_undecided()  # before the batches become visible
+        if found.epochs != segments.epochs:
+            segments.begin_epoch(found.epochs)
+            self.durability.begin_epoch(found.epochs.current)
+        self.active.adopt(found.segments, within_append=False)
+        return True
 
     def pause(self) -> None:
         """Refuse to append until `resume`: the lock is about to be released."""

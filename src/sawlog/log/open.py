@@ -23,12 +23,13 @@ from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable, notify_after_fork
 from . import checkpoint
 from .appender import Appender
+from .catching_up import load_producers, replayed
 from .checkpoint import Checkpoint, TurnNote
 from .epochs import Epochs, store_epochs
 from .files import CHECKPOINT, LOCK, PARTITION, STORE, TOPICS, VISIBLE, file_name, is_ours, segment_base
 from .followed_segments import FollowedSegmentSet
 from .lock import MAINTENANCE_NOTE, take_lock
-from .producers import ProducerState, load_producers, replayed
+from .producers import ProducerState
 from .reader import Reader
 from .recovery import recover
 from .recovery_report import RecoveryReport

@@ -27,11 +27,9 @@ epochs.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
-
-import numpy as np
 
 from ..batch.header import (
     ATTRIBUTES,
@@ -46,14 +44,8 @@ from ..batch.header import (
     TRANSACTIONAL_BIT,
     Rows,
 )
-from ..batch.read import first_bad_crc
-from ..clock import now_ms
-from ..errors import CorruptBatch, CorruptFile, OutOfOrderSequence, ProducerFenced, ProducerInTransaction
-from ..storage import Directory
+from ..errors import CorruptBatch, OutOfOrderSequence, ProducerFenced, ProducerInTransaction
 from ..storage.checksummed import TitledFile, parsing
-from .batches import Chunk
-from .epochs import Epochs
-from .files import PRODUCERS
 from .segment import Segment
 from .transactions import ALL_VISIBLE, AbortedTransaction, OpenTransaction, Transactions
 
@@ -320,74 +312,6 @@ class ProducerState:
         return made
 
 
-# --- from the batches
-
-
-def replayed(
-    segments: Sequence[Segment],
-    expiry_ms: int,
-    found: ProducersFile | None = None,
-    *,
-    lowest: int,
-    visible: int = ALL_VISIBLE,
-) -> ProducerState:
-    """Replay the batch headers of these segments of a log that starts at `lowest`, on top of the state in a file.
-    Sealed segments that are read completely also learn the outcomes of their transactions."""
-    if found is None:
-        state, start = ProducerState(expiry_ms, Transactions(segments[0].base_offset, visible, lowest)), 0
-    else:
-        state, start = ProducerState.of(found, expiry_ms, visible, lowest=lowest), found.offset
-    now = now_ms()
-    for segment in segments:
-        if segment.next_offset > start and segment.size:
-            _replay(segment, max(start, segment.base_offset), state, now)
-        if segment.sealed:
-            if segment.next_offset > start:
-                _seal(segment, state.transactions)
-            segment.unload()
-    if state.transactions.since < segments[-1].base_offset:
-        state.transactions.begin_segment(segments[-1].base_offset)
-    return state
-
-
-def _seal(segment: Segment, known: Transactions) -> None:
-    """Record the outcomes of the transactions in a sealed segment that was replayed to its end."""
-    if known.since <= segment.base_offset:
-        known.begin_segment(segment.base_offset)
-        segment.set_transaction_index(known.index_for(segment.next_offset))
-        if segment.transaction_index is not None and segment.repairs:
-            segment.write_transaction_index()
-    known.begin_segment(segment.next_offset)
-
-
-def _replay(segment: Segment, offset: int, state: ProducerState, now_ms: int) -> None:
-    """Replay the batches of producers from `offset` on. Damage is skipped here and reported when it is read."""
-    try:
-        found = [_good_of_producers(chunk) for chunk in segment.chunks(offset, segment.next_offset, check=False)]
-    except CorruptBatch:
-        found = list(segment.rows_around_damage(offset))
-    for rows in found:
-        state.note_rows(rows, now_ms)
-
-
-def _good_of_producers(chunk: Chunk) -> Rows:
-    """Return the valid headers of producers' batches. Only their checksums are verified: a damaged header would cause
-    valid batches to be refused."""
-    rows = chunk.rows[chunk.rows[:, PRODUCER_ID] >= 0]
-    while (bad := first_bad_crc(chunk.view, rows)) >= 0:
-        rows = np.delete(rows, bad, axis=0)
-    return rows
-
-
-def load_producers(directory: Directory, epochs: Epochs, end: int) -> ProducersFile | None:
-    """Load the file if it describes a log with these epochs that ends at `end`. None if there is no file, or if it
-    describes a longer log than this one is or was. `CorruptFile` if it is damaged."""
-    if not directory.exists(PRODUCERS):
-        return None
-    found = ProducersFile.decode(directory.read(PRODUCERS))
-    return found if found.offset <= epochs.end_of(found.leader_epoch, end) else None
-
-
 def has_transactions(segment: Segment, end: int) -> bool:
     """Return True if the batches of a sealed segment below `end` belong to transactions."""
     if segment.transaction_index is not None or segment.load_transaction_index() is not None:
@@ -396,16 +320,3 @@ def has_transactions(segment: Segment, end: int) -> bool:
         return any(chunk.special for chunk in segment.chunks(segment.base_offset, end, check=False))
     except CorruptBatch:
         return True  # unknown: assume so
-
-
-def after_cut(
-    directory: Directory, epochs: Epochs, segments: Sequence[Segment], expiry_ms: int, *, lowest: int, visible: int
-) -> ProducerState:
-    """Return the state of a log after a truncation or the rollback of a failed append."""
-    try:
-        found = load_producers(directory, epochs, segments[-1].next_offset)
-    except CorruptFile:
-        found = None
-    if found is None:
-        directory.remove(PRODUCERS)  # else it would seem valid once the log has grown again
-    return replayed(segments, expiry_ms, found, lowest=lowest, visible=visible)

@@ -33,6 +33,7 @@ from ..storage.counters import count_damage
 from . import checkpoint
 from .active_segment import delete_above, find_cut_point, truncate_segment
 from .batches import Walk
+from .catching_up import load_producers, replayed
 from .checkpoint import Checkpoint
 from .epochs import Epochs, as_the_batches_say, epochs_of, load_epochs, store_epochs, unfinished_truncation
 from .files import (
@@ -58,7 +59,7 @@ from .files import (
     trimmed_base,
 )
 from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
-from .producers import ProducerState, load_producers, replayed
+from .producers import ProducerState
 from .recovery_report import RECOVERY_ACTIONS, Action, RecoveryFinding, RecoveryReport, Where
 from .remote import LOST_LIST, UNKNOWN, RemoteSegments, found_remote
 from .rewrite import UnfinishedSwap, finish_swap

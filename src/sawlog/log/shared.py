@@ -18,12 +18,12 @@ removes it when it takes the lock. At the beginning of a turn:
 
     the note says                                            action
     our end, and the file ends there                         continue
-    a later end, same shape, and the file ends there         read the batches after our tail, continue
+    a later end, same shape, and the file ends there         catch up (catching_up.py), continue
     another shape, and the file ends there                   reopen; nothing has to be synced again
     nothing, or the file ends elsewhere                      reopen with recovery, as after a crash
 
-The *shape* identifies the list of segments. Every change of the list (rotation, compaction, recovery) creates a new
-shape, so that no process continues with files that were replaced.
+The *shape* identifies the past: it changes whenever anything but appends and rotations happens to the segments
+(compaction, truncation, recovery), so that no process continues with files that were replaced.
 
 Why this is safe: a holder that dies in its turn, at any point, has removed the note before it wrote its first byte and
 has not left another: the next one recovers. A holder whose write or fsync failed leaves none either. A note is
@@ -49,12 +49,13 @@ from dataclasses import replace
 
 from ..clock import Stopwatch
 from ..config import DAY_MS, LogConfig
-from ..errors import CorruptBatch, CorruptFile
+from ..errors import CorruptFile
 from ..storage import Directory, Lock
 from ..storage.forking import forkable
 from ..storage.locks import lock_within
 from . import checkpoint
 from .appender import Appender
+from .catching_up import only_grew
 from .checkpoint import TurnNote
 from .files import LOCK, file_name
 from .log import Log
@@ -69,6 +70,7 @@ _PATIENCE_S = 10.0
 #: one is treated as a torn tail. A background thread must not write a watermark outside its process's turn.
 _CHECKPOINT_S = 1.0
 _NO_CHECKPOINTS_MS = 3650 * DAY_MS
+_State = tuple[tuple[Segment, ...], object]
 
 
 class SharedLog:
@@ -123,32 +125,10 @@ class SharedLog:
         return self._directory.exists(name) and self._directory.size(name) == note.position
 
     def _goes_on(self, appender: Appender, held: Lock, note: TurnNote) -> bool:
-        """Return True if this process is up to date, or can catch up by reading the batches appended since."""
-        segment = appender.segments.active
-        if note.shape != self._shape or note.segment != segment.base_offset or appender.durability.failure is not None:
+        """Return True if this process is up to date, or could catch up with what was appended since."""
+        if note.shape != self._shape or appender.durability.failure is not None:
             return False
-        if segment.tail == (note.next_offset, note.position):
-            appender.resume(held, None)
-            return True
-        grown = self._grown(appender, segment, note)
-        if grown is None:
-            return False
-        appender.resume(held, grown)
-        return True
-
-    def _grown(self, appender: Appender, segment: Segment, note: TurnNote) -> Segment | None:
-        """Return the active segment extended to the end in the note; None if the batches do not lead there."""
-        following, position = segment.tail
-        base = segment.base_offset
-        storage = self._directory.open(file_name(base))
-        made = Segment.active(self._directory, base, storage, segment.index, following, position)
-        try:
-            for chunk in made.batches(storage, position, note.position, following):
-                made.add_batches(chunk.rows, chunk.origin)
-                appender.note_rows(chunk.rows)
-        except CorruptBatch:
-            return None
-        return made if made.tail == (note.next_offset, note.position) else None
+        return appender.resume(held, (note.next_offset, note.segment, note.position))
 
     def _open(self, held: Lock, note: TurnNote | None, known_end: int) -> tuple[Log, Appender]:
         """Open the log under a lock that is already held. Everything below `known_end` was durable once."""
@@ -192,7 +172,7 @@ class SharedLog:
 
     # --- the end of a turn
 
-    def _end(self, appender: Appender, held: Lock, before: object) -> None:
+    def _end(self, appender: Appender, held: Lock, before: _State) -> None:
         """Leave the note if the log has not failed and all of it is durable."""
         if _has_ended(appender):
             self._discard()
@@ -210,7 +190,8 @@ class SharedLog:
             if _has_ended(appender):
                 self._discard()
                 return
-        if _state(appender) != before:
+        segments, rest = _state(appender)
+        if not only_grew(before[0], segments) or rest != before[1]:
             self._shape = _new_shape()
         appender.pause()
         segment = appender.segments.active
@@ -224,9 +205,10 @@ class SharedLog:
             appender.abandon()
 
 
-def _state(appender: Appender) -> object:
-    """Return a value that changes with the list of segments, the start of the log and the leader epoch."""
-    return appender.segments.version, appender.segments.lowest_offset, appender.segments.epochs
+def _state(appender: Appender) -> _State:
+    """Return the segments, and a value that changes with the start of the log and the leader epoch."""
+    segments = appender.segments
+    return segments.all, (segments.lowest_offset, segments.epochs)
 
 
 def _has_ended(appender: Appender) -> bool:

@@ -69,16 +69,19 @@ class FileStorage(kernel.FileFields):
         self._shared = shared
         self._copied_bytes = 0
         self._reserved = 0
-        with reporting("reading the size of", self._path):
-            self._size = os.fstat(handle.fd).st_size
+        self.refresh()
 
     @property
     def size(self) -> int:
         """Bytes written; for a shared file, as of now."""
         if self._shared:
-            with reporting("reading the size of", self._path):
-                self._size = os.fstat(self._handle.fd).st_size
+            self.refresh()
         return self._size
+
+    def refresh(self) -> None:
+        """Learn the size again, because another process may have appended."""
+        with reporting("reading the size of", self._path):
+            self._size = os.fstat(self._handle.fd).st_size
 
     def append(self, data: Buffer) -> int:
         """Write at the end. A short write is continued, a failed one is rolled back."""

@@ -29,6 +29,9 @@ class Storage(Protocol):
     def size(self) -> int:
         """Bytes written."""
 
+    def refresh(self) -> None:
+        """Learn the size again, because another process may have appended."""
+
     def append(self, data: Buffer) -> int:
         """Append bytes, all or none, and return the position where they start."""
 

@@ -35,6 +35,9 @@ class ReadOnly:
     def _refuse(self) -> NoReturn:
         raise io.UnsupportedOperation(f"{self.name} is sealed")
 
+    def refresh(self) -> None:
+        """No-op: the size does not change."""
+
     def append(self, data: Buffer) -> int:
         self._refuse()
 

@@ -33,6 +33,9 @@ class MemoryStorage:
         """Bytes written."""
         return self._size
 
+    def refresh(self) -> None:
+        """No-op: all users of a name share one object."""
+
     def append(self, data: Buffer) -> int:
         """Copy the data to the end."""
         position, end = self._size, self._size + len(data)

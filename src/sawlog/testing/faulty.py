@@ -61,6 +61,7 @@ _LOOKS = frozenset(
         "open_shared",
         "published",
         "read",
+        "refresh",
         "size",
         "view",
     }
@@ -294,6 +295,7 @@ class FaultyFile:
     def append(self, data: Buffer) -> int:
         return self.directory.perform_append(self.inner, data)
 
+    refresh = _forwarded(Storage.refresh)
     write_at = _forwarded(Storage.write_at)
     read = _forwarded(Storage.read)
     view = _forwarded(Storage.view)
