@@ -61,7 +61,6 @@ _LOOKS = frozenset(
         "open_shared",
         "published",
         "read",
-        "refresh",
         "size",
         "view",
     }
@@ -295,7 +294,6 @@ class FaultyFile:
     def append(self, data: Buffer) -> int:
         return self.directory.perform_append(self.inner, data)
 
-    refresh = _forwarded(Storage.refresh)
     write_at = _forwarded(Storage.write_at)
     read = _forwarded(Storage.read)
     view = _forwarded(Storage.view)
@@ -304,6 +302,10 @@ class FaultyFile:
 
     def sync(self) -> None:
         self.directory.perform("sync", self.name, self.inner.sync, getattr(self.inner, "sync_failed", None))
+
+    def refresh(self) -> None:
+        """Cannot fail."""
+        self.inner.refresh()
 
     def reserve(self, size_bytes: int) -> None:
         """A hint; cannot fail."""

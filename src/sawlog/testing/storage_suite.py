@@ -242,6 +242,17 @@ class StorageSuite:
 
     # --- handles
 
+    def test_refresh_learns_what_another_handle_has_appended(self, directory: Directory) -> None:
+        """The next append then goes after it."""
+        storage = directory.create("a")
+        storage.append(b"one")
+        other = directory.open("a")
+        other.append(b" two")
+        storage.refresh()
+        assert _content(storage) == b"one two"
+        assert storage.append(b" three") == 7
+        assert _content(directory.open("a")) == b"one two three"
+
     def test_content_survives_close_and_open(self, directory: Directory) -> None:
         """The next handle finds the bytes and continues after them."""
         storage = directory.create("a")
