@@ -164,7 +164,7 @@ def test_what_a_layer_may_not_use_is_noticed(source: str, path: str) -> None:
         ("from .os import thing\nfrom . import mmap", "log/log.py"),
         ("log = Log.open(path)", "store/directory/store.py"),
         ("import asyncio", "log/async_appends.py"),
-        ("import asyncio, socket", "broker/server.py"),
+        ("import asyncio, socket", "broker/broker.py"),
         ("import pathlib", "log/retention.py"),
         ("import time", "clock.py"),
     ],

@@ -37,7 +37,7 @@ _PATIENCE_S = 10.0
 _FORKER = r"""
 import contextlib, gc, io, json, os, runpy, signal, socket, sys, tempfile, warnings
 import obstore, uvloop
-import sawlog.broker.serve, sawlog.cli, sawlog.store.objects.store, sawlog.store.replica
+import sawlog.broker.broker, sawlog.cli, sawlog.store.objects.store, sawlog.store.replica
 with contextlib.redirect_stdout(io.StringIO()):
     sawlog.cli.run(["serve", "--help"])
 gc.collect()

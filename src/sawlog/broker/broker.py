@@ -1,4 +1,5 @@
 """`Broker`: a store and everything that the request handlers share: partitions, coordinators, threads, the event loop.
+`Server` is its listener. `serve` opens a store, listens, and serves until a signal arrives.
 
 The event loop never blocks on the store. Calls that may block on the disk (opening, locking, lookups, deletion) run in
 a thread pool (`run`); calls that may block on another process run in a thread of their own (`ask`). Produced batches
@@ -10,22 +11,30 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import signal
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from os import PathLike
 from typing import Any, ParamSpec, TypeVar
 
+from ..addresses import is_address
 from ..display import counted
 from ..errors import AmbiguousAppend, LogClosed, StorageFull
-from ..storage.system import most_descriptors
-from ..store.base import Topic
+from ..storage.system import allow_more_descriptors, most_descriptors
+from ..store.base import Store, Topic
+from ..store.opening import open_store
 from ..store.serving import StoreService
 from .config import Address, BrokerConfig
+from .connection import ClientConnection
 from .groups.coordinator import Coordinator
 from .handlers import (
+    Answer,
+    Body,
+    Context,
     Handler,
     admin,
     fetch,
@@ -35,15 +44,16 @@ from .handlers import (
     security,
     transactions,
 )
-from .limits import Limits
+from .limits import ConnectionMonitor, Limits
 from .membership import ClusterMembership
 from .metrics import DiskSpace, Metrics
 from .partitions import Partitions
 from .security.authentication import Authenticator
 from .security.authorizer import Authorizer, StoredAcls
-from .server import Server
+from .security.tls import TlsListener, load_context
 from .transactions import TransactionCoordinator
 from .wire.errors import Key
+from .wire.frames import RequestHeader
 from .wire.messages import BY_KEY
 
 _P = ParamSpec("_P")
@@ -275,3 +285,187 @@ def _end(future: asyncio.Future[Any], found: Any, error: BaseException | None) -
 def _offered(key: int) -> range:
     known = BY_KEY[key].versions
     return range(known[0], min(known[-1], _HIGHEST.get(Key(key), known[-1])) + 1)
+
+
+# --- the listener
+
+
+#: Grace period of a stop for a client that does not read.
+_READING_S = 1.0
+#: Replaces a handler; see `sawlog.testing.Broker`.
+Fault = Callable[[ClientConnection, Context, Handler, Body], Answer]
+
+
+class Server:
+    """One listener of a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._listener: asyncio.Server | TlsListener | None = None
+        self._connections: set[ClientConnection] = set()
+        self._watch = ConnectionMonitor(broker.limits, lambda: self._connections)
+        self._watching: asyncio.Task[None] | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._listening = broker.config.listen
+        #: Returns a fault to inject for a request; for tests of clients.
+        self.fault_for: Callable[[RequestHeader, Body], Fault | None] = lambda header, request: None
+
+    async def start(self) -> None:
+        """Start listening."""
+        wanted, tls = self.broker.config.listen, self.broker.authenticator.tls
+        if tls is not None:
+            self._listener = secure = TlsListener(
+                tls, lambda: ClientConnection(self), self._refused, timeout_s=self.broker.config.handshake_timeout_s
+            )
+            port = await secure.start(wanted.host, wanted.port)
+        else:
+            self._listener = plain = await self.broker.loop.create_server(
+                lambda: ClientConnection(self), wanted.host, wanted.port, backlog=1024
+            )
+            port = plain.sockets[0].getsockname()[1]
+        self._watching = asyncio.create_task(self._watch.run())
+        self._listening = Address(wanted.host, port)
+
+    def _refused(self, reason: str) -> None:
+        self.broker.metrics.rejected[reason] += 1
+
+    @property
+    def listening(self) -> Address:
+        """Listening address, with the actual port."""
+        return self._listening
+
+    @property
+    def advertised(self) -> Address:
+        """Address that clients should connect to."""
+        told = self.broker.config.advertise
+        return self._listening if told is None else Address(told.host, told.port or self._listening.port)
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests in progress."""
+        return sum(each.in_flight for each in self._connections)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes of requests and responses in memory."""
+        return sum(each.in_flight_bytes for each in self._connections)
+
+    def opened(self, connection: ClientConnection) -> None:
+        """Add a connection."""
+        self._connections.add(connection)
+        self._empty.clear()
+        self.broker.metrics.connections += 1
+        self.broker.metrics.connections_total += 1
+
+    def closed(self, connection: ClientConnection) -> None:
+        """Remove a connection."""
+        self._connections.discard(connection)
+        self.broker.metrics.connections -= 1
+        if not self._connections:
+            self._empty.set()
+
+    def refuse_new(self) -> None:
+        """Stop listening. Existing connections stay open."""
+        if self._listener is not None:
+            self._listener.close()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Finish the requests in progress, then close all connections. Clients that stop reading their responses are
+        dropped."""
+        self.refuse_new()
+        for connection in list(self._connections):
+            connection.end()
+        dropping = asyncio.create_task(self._drop_idle())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        except TimeoutError:
+            self.drop_all()
+        finally:
+            dropping.cancel()
+            if self._watching is not None:
+                self._watching.cancel()
+
+    async def _drop_idle(self) -> None:
+        """Drop connections that have not read any of their responses since the last check."""
+        while True:
+            before = {each: each.unread_bytes for each in self._connections}
+            await asyncio.sleep(_READING_S)
+            for connection, size in before.items():
+                if size and connection.unread_bytes == size:
+                    connection.abort()
+
+    def drop_all(self) -> None:
+        """Abort every connection, as a network failure would."""
+        for connection in list(self._connections):
+            connection.abort()
+
+
+# --- running a broker
+
+
+#: Called when the broker is ready, with the broker and the address of its metrics.
+Ready = Callable[[Broker, Address | None], None]
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return a new event loop: uvloop's if installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def serve(data: str | PathLike[str], config: BrokerConfig, ready: Ready) -> None:
+    """Serve a store until SIGTERM or SIGINT; then finish the requests in progress and close the store."""
+    allow_more_descriptors()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(data, config, ready))
+
+
+async def _serve(data: str | PathLike[str], config: BrokerConfig, ready: Ready) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, ended.set)
+    async with running(data, config, ready) as (broker, _):
+        if broker.authenticator.tls is not None:
+            loop.add_signal_handler(signal.SIGHUP, broker.reload)
+        await ended.wait()
+
+
+def _opened(data: str | PathLike[str], config: BrokerConfig) -> Store:
+    """Open the store in a directory or at an address."""
+    if is_address(data):
+        return open_store(data, maintenance_interval_s=config.maintenance_interval_s)
+    # Clients retry: a request does not wait for a process that holds the lock.
+    return open_store(data, maintenance_interval_s=config.maintenance_interval_s, lock_timeout=0)
+
+
+@asynccontextmanager
+async def running(
+    data: str | PathLike[str], config: BrokerConfig, ready: Ready = lambda broker, metrics: None
+) -> AsyncIterator[tuple[Broker, Store]]:
+    """Run a broker, and yield it with the store that it serves."""
+    if config.metrics is not None:
+        from .monitoring import HttpServer  # needs prometheus-client: fail before opening the store
+    if config.tls_certificate is not None:
+        await asyncio.to_thread(load_context, config)  # fail on invalid files before opening the store
+    async with AsyncExitStack() as stack:
+        store = await asyncio.to_thread(_opened, data, config)
+        stack.push_async_callback(asyncio.to_thread, store.close)
+        service = store._serve()
+        stack.push_async_callback(asyncio.to_thread, service.close)
+        broker = Broker(service, config)
+        stack.push_async_callback(broker.stop)
+        await broker.start()
+        metrics = None
+        if config.metrics is not None:
+            http = HttpServer(broker, config.metrics)
+            stack.push_async_callback(http.stop)
+            await http.start()
+            metrics = http.listening
+        ready(broker, metrics)
+        yield broker, store

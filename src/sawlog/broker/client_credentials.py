@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import AuthenticationFailed, InvalidConfig
+from .config import FILE, TRUTH, SettingType, choice, shown, text
 from .security.mechanisms import NAME as PLAIN
 from .security.mechanisms import OFFERED
 from .security.tls import load_authorities, load_chain, read_password
-from .setting_types import FILE, TRUTH, SettingType, choice, shown, text
 
 _TYPES: Final[dict[str, SettingType]] = {
     "broker": text(1024),

@@ -38,7 +38,7 @@ from .wire.frames import RequestHeader, decode_request, encode_response, encode_
 from .wire.messages import BY_KEY
 
 if TYPE_CHECKING:
-    from .server import Server
+    from .broker import Server
 
 _logger = logging.getLogger("sawlog.broker")
 

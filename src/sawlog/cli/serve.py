@@ -79,7 +79,7 @@ def serve(
       sawlog serve -d s3://bucket/store --listen 10.0.0.7:9092
       sawlog serve -d data --set max_request_bytes=200000000
     """
-    from ..broker.serve import serve as run
+    from ..broker.broker import serve as run
 
     if not is_address(data):
         check_directory(Path(data))

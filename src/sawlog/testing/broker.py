@@ -35,14 +35,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from ..batch.kernel import Record
 from ..broker.broker import Broker as _Broker
+from ..broker.broker import Fault, new_loop, running
 from ..broker.config import Address, BrokerConfig, changed
 from ..broker.connection import ClientConnection
 from ..broker.error_responses import refusal
 from ..broker.handlers import Answer, Body, Context, Handler
 from ..broker.security.credentials import StoredUsers
 from ..broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
-from ..broker.serve import new_loop, running
-from ..broker.server import Fault
 from ..broker.wire import BY_KEY
 from ..broker.wire.errors import ErrorCode
 from ..broker.wire.frames import RequestHeader

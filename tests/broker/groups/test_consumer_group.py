@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from sawlog.broker.config import BrokerConfig
-from sawlog.broker.groups.assignment import assign_ranges, is_pattern, matching
 from sawlog.broker.groups.consumer_group import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -17,6 +16,9 @@ from sawlog.broker.groups.consumer_group import (
     HeartbeatRequest,
     HeartbeatResponse,
     TopicInfo,
+    assign_ranges,
+    is_pattern,
+    matching,
 )
 from sawlog.broker.wire.errors import ErrorCode as E
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from sawlog.broker.broker import serve
 from sawlog.broker.config import BrokerConfig, changed
 from sawlog.broker.security import tls
 from sawlog.broker.security.tls import load_context
-from sawlog.broker.serve import serve
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import InvalidConfig
 from sawlog.testing import Broker

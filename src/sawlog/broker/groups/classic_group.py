@@ -36,8 +36,8 @@ from ..wire.errors import ErrorCode
 from .members import (
     CONSUMER,
     ClassicMember,
+    ClassicMembers,
     DeadlineTimer,
-    GroupMembers,
     JoinRequest,
     JoinResponse,
     Protocols,
@@ -90,7 +90,7 @@ class ClassicGroup:
         self._config = config
         #: Called when the last member is gone and no new id is outstanding.
         self._on_empty = on_empty
-        self._members = GroupMembers()
+        self._members = ClassicMembers()
         #: Ids given to new members that have not come back with them yet.
         self._awaited_ids: dict[str, DeadlineTimer] = {}
         #: Timeouts: for members to join, to request their assignment, and for more initial members.
@@ -151,8 +151,8 @@ class ClassicGroup:
             self._add(request, request.member_id, answer)
         elif request.member_id:
             self._join_again(self._members[request.member_id], request, answer)
-        elif (known := self._members.static_id(request.instance_id)) is not None:
-            self._replace(self._members[known], request, answer)
+        elif (known := self._members.static(request.instance_id)) is not None:
+            self._replace(known, request, answer)
         elif request.instance_id is None and request.knows_ids:
             answer(JoinResponse(ErrorCode.MEMBER_ID_REQUIRED, self._assign_id(request)))
         else:
@@ -171,7 +171,7 @@ class ClassicGroup:
                 return error
         if not self._members.is_compatible(request):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        is_known = request.member_id in self._members or self._members.static_id(request.instance_id) is not None
+        is_known = request.member_id in self._members or self._members.static(request.instance_id) is not None
         if not is_known and len(self._members) >= self._config.group_max_size:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
@@ -200,7 +200,9 @@ class ClassicGroup:
             DeadlineTimer(self._loop, lambda: self._session_expired(member)),
             knows_id=bool(request.member_id),
         )
-        self._members.add(member, request.protocol_type)
+        if not len(self._members):
+            self._members.protocol_type = request.protocol_type
+        self._members.add(member)
         self._has_grown = True
         member.session.set(self._config.group_new_member_timeout_ms)
         _logger.info("group %s: member %s joins", self.name, member_id)
@@ -441,8 +443,7 @@ class ClassicGroup:
         if expected is not None:
             expected.stop()
             return ErrorCode.NONE
-        known = member_id or self._members.static_id(instance_id) or ""
-        error = self._members.error(known, instance_id)
+        known, error = self._members.find(member_id, instance_id)
         if error is ErrorCode.NONE:
             _logger.info("group %s: member %s leaves", self.name, known)
             self._remove(self._members[known])

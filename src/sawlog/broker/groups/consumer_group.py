@@ -19,6 +19,13 @@ epoch (`first_epoch`).
 A static member that leaves temporarily keeps its partitions for the session timeout; a member that joins with its
 instance id gets them.
 
+Assignors: *uniform* is balanced and sticky; consumers of this library share partitions by the same function,
+`store.assignment.assign`. *range* gives each member consecutive partitions, the same numbers of every topic if all
+topics have as many, so that co-partitioned records meet in one member.
+
+Patterns of clients are matched in linear time by RE2, which Kafka's brokers use as well. It comes with Arrow, which is
+imported when a client first sends a pattern, because the import costs memory and startup time.
+
 Sans-io, like `classic_group`: time comes from the event loop's clock. Partitions are (topic id in hex, number).
 Single-threaded.
 """
@@ -28,15 +35,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
 
 from ...display import counted
+from ...store.assignment import assign
 from ...store.base import TopicPartition
 from ..config import BrokerConfig
 from ..wire.errors import ErrorCode
-from .assignment import ASSIGNORS, DEFAULT, is_pattern, matching
-from .members import DeadlineTimer, member_error
+from .members import DeadlineTimer, Members
 
 _logger = logging.getLogger("sawlog.broker.groups")
 
@@ -100,7 +111,7 @@ class ConsumerMember:
     rack_id: str | None = None
     rebalance_timeout_ms: int = 300_000
     session_timeout_ms: int = 45_000
-    #: True if it uses the classic protocol: see `classic_members`.
+    #: True if it uses the classic protocol: see `ClassicProtocolAdapter`.
     is_classic: bool = False
     topics: frozenset[str] = frozenset()
     pattern: str = ""
@@ -148,8 +159,7 @@ class ConsumerGroup:
         self._loop = loop
         self._config = config
         self._on_empty = on_empty
-        self._members: dict[str, ConsumerMember] = {}
-        self._static: dict[str, str] = {}
+        self._members = Members[ConsumerMember]()
         self._topics: Mapping[str, TopicInfo] = {}
         self._target: dict[str, set[TopicPartition]] = {}
         #: Owner of each partition, until it has reported giving the partition up.
@@ -159,7 +169,7 @@ class ConsumerGroup:
 
     @property
     def is_empty(self) -> bool:
-        return not self._members
+        return not len(self._members)
 
     @property
     def has_begun(self) -> bool:
@@ -168,39 +178,36 @@ class ConsumerGroup:
 
     @property
     def members(self) -> Sequence[ConsumerMember]:
-        return list(self._members.values())
+        return list(self._members)
 
     @property
     def state(self) -> str:
         """State, as Kafka's tools display it."""
-        if not self._members:
+        if self.is_empty:
             return "Empty"
         if self.epoch > self.assignment_epoch:
             return "Assigning"
         is_settled = all(
             each.epoch in (self.assignment_epoch, STATIC_LEAVE_EPOCH) and each.assigned == self.target_of(each.id)
-            for each in self._members.values()
+            for each in self._members
         )
         return "Stable" if is_settled else "Reconciling"
 
     @property
     def assignor(self) -> str:
         """Assignor that most members request."""
-        votes: dict[str, int] = {}
-        for member in self._members.values():
-            if member.assignor is not None:
-                votes[member.assignor] = votes.get(member.assignor, 0) + 1
-        return max(sorted(votes), key=lambda name: votes[name], default=DEFAULT)
+        votes = Counter(member.assignor for member in self._members if member.assignor is not None)
+        return max(sorted(votes), key=lambda name: votes[name], default=DEFAULT_ASSIGNOR)
 
     @property
     def topics(self) -> frozenset[str]:
         """Topics that the members read."""
-        return frozenset().union(*(each.subscription for each in self._members.values()))
+        return frozenset().union(*(each.subscription for each in self._members))
 
     @property
     def has_patterns(self) -> bool:
         """True if a member subscribes by pattern, so that every topic matters."""
-        return any(each.pattern for each in self._members.values())
+        return any(each.pattern for each in self._members)
 
     def member(self, member_id: str) -> ConsumerMember | None:
         """Return a member; None if the id is unknown."""
@@ -208,7 +215,7 @@ class ConsumerGroup:
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
         """Return the member with an instance id; None if there is none."""
-        return self._members.get(self._static.get(instance_id or "", ""))
+        return self._members.static(instance_id)
 
     def names(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Translate topic ids into names."""
@@ -264,8 +271,8 @@ class ConsumerGroup:
         if invalid is not None:
             return invalid
         if beat.epoch == JOIN_EPOCH:
-            known = self._static.get(beat.instance_id or "")
-            if known is not None and known != beat.member_id and not self._may_replace(self._members[known]):
+            known = self._members.static(beat.instance_id)
+            if known is not None and known.id != beat.member_id and not self._may_replace(known):
                 return ErrorCode.UNRELEASED_INSTANCE_ID, f"another member has the instance id {beat.instance_id!r}"
             if beat.member_id not in self._members and known is None and self._is_full:
                 return (
@@ -273,7 +280,7 @@ class ConsumerGroup:
                     f"the group has {counted(len(self._members), 'member')}, the maximum",
                 )
             return ErrorCode.NONE, None
-        error = self.member_error(beat.member_id, beat.instance_id)
+        error = self._members.error(beat.member_id, beat.instance_id)
         if error is not ErrorCode.NONE:
             return error, "the member has to join again"
         member = self._members[beat.member_id]
@@ -297,7 +304,7 @@ class ConsumerGroup:
 
     def member_error(self, member_id: str, instance_id: str | None = None) -> ErrorCode:
         """Return the error unless this is a member."""
-        return member_error(self._members, self._static, member_id, instance_id)
+        return self._members.error(member_id, instance_id)
 
     def epoch_error(self, member_id: str, epoch: int) -> ErrorCode:
         """Return the error unless a member with that epoch may fetch offsets."""
@@ -336,9 +343,8 @@ class ConsumerGroup:
         self, member_id: str, instance_id: str | None, epoch: int, owned: Iterable[TopicPartition]
     ) -> ConsumerMember:
         """Add a member of a classic group, with that group's generation and the partitions it owns."""
-        made = self._members[member_id] = self._new_member(member_id, instance_id)
-        if instance_id is not None:
-            self._static[instance_id] = member_id
+        made = self._new_member(member_id, instance_id)
+        self._members.add(made)
         made.epoch = epoch
         for partition in owned:
             if self._owners.setdefault(partition, member_id) == member_id:
@@ -351,15 +357,13 @@ class ConsumerGroup:
     def _admit(self, beat: HeartbeatRequest) -> ConsumerMember:
         """Add a member. A static one inherits the subscription and target of its predecessor."""
         made = self._new_member(beat.member_id or str(uuid.uuid4()), beat.instance_id)
-        before = self._members.get(self._static.get(beat.instance_id or "", ""))
+        before = self._members.static(beat.instance_id)
         if before is not None:
             made.topics, made.pattern, made.matched = before.topics, before.pattern, before.matched
             made.assignor, made.rack_id = before.assignor, before.rack_id
             self._target[made.id] = self._target.pop(before.id, set())
             self._discard(before)
-        self._members[made.id] = made
-        if beat.instance_id is not None:
-            self._static[beat.instance_id] = made.id
+        self._members.add(made)
         _logger.info("group %s: member %s joins", self.name, made.id)
         return made
 
@@ -392,9 +396,9 @@ class ConsumerGroup:
         """Remove members on behalf of an administrator: by id, or static ones by instance id."""
         codes: list[ErrorCode] = []
         for member_id, instance_id in members:
-            known = member_id or self._static.get(instance_id or "", "")
-            codes.append(self.member_error(known, instance_id))
-            if codes[-1] is ErrorCode.NONE:
+            known, error = self._members.find(member_id, instance_id)
+            codes.append(error)
+            if error is ErrorCode.NONE:
                 self._remove(self._members[known], "it was removed")
         return codes
 
@@ -403,15 +407,13 @@ class ConsumerGroup:
         self._discard(member)
         self._target.pop(member.id, None)
         self.epoch += 1
-        if not self._members:
+        if self.is_empty:
             self._on_empty()
 
     def _discard(self, member: ConsumerMember) -> None:
         member.stop()
         self._release(member)
-        del self._members[member.id]
-        if member.instance_id is not None and self._static.get(member.instance_id) == member.id:
-            del self._static[member.instance_id]
+        self._members.remove(member)
 
     def _release(self, member: ConsumerMember) -> None:
         """Free all partitions of a member."""
@@ -424,7 +426,7 @@ class ConsumerGroup:
 
     def end(self) -> None:
         """Drop all members, because the coordinator stops."""
-        for member in self._members.values():
+        for member in self._members:
             member.stop()
         self._members.clear()
 
@@ -433,7 +435,7 @@ class ConsumerGroup:
     def refresh_topics(self, topics: Mapping[str, TopicInfo]) -> None:
         """Detect new, deleted, recreated or extended topics, and compute a new target if needed. `topics` are those
         that the group reads, or all."""
-        for member in self._members.values():
+        for member in self._members:
             if member.pattern:
                 member.matched = frozenset(filter(member.sees, matching(member.pattern, topics)))
         read = {name: topics[name] for name in sorted(self.topics) if name in topics}
@@ -447,7 +449,7 @@ class ConsumerGroup:
         """Compute the target for the group epoch."""
         subscriptions = {
             member.id: frozenset(self._topics[name].id for name in member.subscription if name in self._topics)
-            for member in self._members.values()
+            for member in self._members
         }
         partitions = [(topic.id, number) for topic in self._topics.values() for number in range(topic.partitions)]
         before = {share: member_id for member_id, shares in self._target.items() for share in shares}
@@ -528,3 +530,67 @@ def _is_full(beat: HeartbeatRequest) -> bool:
         and (beat.topics is not None or beat.pattern is not None)
         and beat.owned is not None
     )
+
+
+# --- assignment on the server
+
+
+#: Maps the topics of each member, all partitions and their current owners to the partitions of each member.
+Assignor = Callable[
+    [Mapping[str, Collection[str]], Iterable[TopicPartition], Mapping[TopicPartition, str]],
+    dict[str, set[TopicPartition]],
+]
+
+
+def assign_ranges(
+    subscriptions: Mapping[str, Collection[str]],
+    partitions: Iterable[TopicPartition],
+    owners: Mapping[TopicPartition, str],
+) -> dict[str, set[TopicPartition]]:
+    """Assign consecutive partitions of each topic to the members, in the order of their ids, regardless of current
+    owners."""
+    plan: dict[str, set[TopicPartition]] = {member: set() for member in subscriptions}
+    counts: dict[str, int] = {}
+    for topic, number in partitions:
+        counts[topic] = max(counts.get(topic, 0), number + 1)
+    for topic, count in counts.items():
+        takers = sorted(member for member, topics in subscriptions.items() if topic in topics)
+        first = 0
+        for position, member in enumerate(takers):
+            size = count // len(takers) + (position < count % len(takers))
+            plan[member].update((topic, number) for number in range(first, first + size))
+            first += size
+    return plan
+
+
+#: By Kafka's names; the first is the default.
+ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign, "range": assign_ranges}
+DEFAULT_ASSIGNOR = "uniform"
+
+
+def is_pattern(pattern: str) -> bool:
+    """Return whether RE2 accepts the regular expression."""
+    import pyarrow as pa
+
+    try:
+        matching(pattern, ["x"])
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
+    """Return the names that match as a whole."""
+    return _matching(pattern, tuple(names))
+
+
+@lru_cache(64)
+def _matching(pattern: str, names: tuple[str, ...]) -> frozenset[str]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # Not `pa.array`: that imports pandas, if it is installed, which takes half a second.
+    encoded = [name.encode() for name in names]
+    ends = array("i", accumulate(map(len, encoded), initial=0))
+    made = pa.StringArray.from_buffers(len(names), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+    return frozenset(made.filter(pc.match_substring_regex(made, f"^(?:{pattern})$")).to_pylist())

@@ -1,61 +1,58 @@
-"""Members of a classic group: their requests, responses, subscriptions and timers.
+"""Members of groups: their requests, responses, subscriptions and timers.
 
-`GroupMembers` is the membership of a group: its leader, its static members and the protocols that all members support.
-It has no timers and no states. All members always have a protocol in common: check `is_compatible` before adding or
-changing one.
+`Members` is the membership of a group of either protocol. `ClassicMembers` adds what a group of the classic protocol
+agrees on: its leader, and the protocols that all members support. It has no timers and no states. All members always
+have a protocol in common: check `is_compatible` before adding or changing one.
 
-The classic protocol carries subscriptions and assignments as opaque bytes:
-
-```
-subscription    int16 version · array of topics (string) · bytes user data · ... (later versions append)
-assignment      int16 version · array of (topic: string, partitions: array of int32) · bytes user data · ...
-string          int16 length · UTF-8;  array and bytes: int32 length · elements
-```
-
-The coordinator passes these on unread. It parses them only to find the readers of a topic, to check whether a restarted
-static member wants the same topics, and in a group of both protocols (`classic_members`). Other users of the protocol,
-such as Kafka Connect, store other things there.
+The classic protocol carries subscriptions and assignments as opaque bytes (`SUBSCRIPTION` and `ASSIGNMENT`). The
+coordinator passes these on unread. It parses them only to find the readers of a topic, to check whether a restarted
+static member wants the same topics, and in a group of both protocols (`ClassicProtocolAdapter`). Other users of the
+protocol, such as Kafka Connect, store other things there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from struct import Struct, error
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ...errors import Malformed
 from ...store.base import TopicPartition
-from ..wire.codec import decoder
+from ..wire.codec import Sink, decoder, encoder
 from ..wire.errors import ErrorCode
 from ..wire.messages import ASSIGNMENT, SUBSCRIPTION, VERSIONS
-from ..wire.schema import Field
+from ..wire.schema import Body, Fields
+
+if TYPE_CHECKING:
+    from .consumer_group import ConsumerMember
 
 #: Protocol type of consumers.
 CONSUMER = "consumer"
 
-_INT16, _INT32 = Struct(">h"), Struct(">i")
-_decoder = cache(decoder)
+_decoder, _encoder = cache(decoder), cache(encoder)
+
+
+def _decoded(fields: Fields, version: int, data: bytes) -> Body | None:
+    """Decode what follows the version; None if it cannot be parsed."""
+    try:
+        return _decoder(fields, version, flexible=False)(memoryview(data), 2)
+    except Malformed:
+        return None
+
+
+def _encoded(fields: Fields, body: Body) -> bytes:
+    """Encode in version 0."""
+    sink = Sink(bytes(2))
+    _encoder(fields, 0, flexible=False, what="the consumer protocol")(sink, body)
+    return bytes(sink)
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     """Return the topics of a subscription; None if it cannot be parsed."""
-    try:
-        (count,) = _INT32.unpack_from(subscription, 2)
-        position, topics = 6, set[str]()
-        if not 0 <= count <= len(subscription):
-            return None
-        for _ in range(count):
-            (length,) = _INT16.unpack_from(subscription, position)
-            position += 2
-            if not 0 <= length <= len(subscription) - position:
-                return None
-            topics.add(str(subscription[position : position + length], "utf-8"))
-            position += length
-    except (error, UnicodeDecodeError):
-        return None
-    return frozenset(topics)
+    found = _decoded(SUBSCRIPTION[:1], 0, subscription)
+    return None if found is None else frozenset(found["topics"])
 
 
 def owned_partitions(subscription: bytes) -> list[TopicPartition]:
@@ -68,13 +65,10 @@ def assigned_partitions(assignment: bytes) -> list[TopicPartition]:
     return _partitions(ASSIGNMENT, "assigned_partitions", assignment)
 
 
-def _partitions(fields: tuple[Field, ...], name: str, data: bytes) -> list[TopicPartition]:
-    try:
-        (version,) = _INT16.unpack_from(data)
-        found = _decoder(fields, min(max(version, 0), VERSIONS[-1]), flexible=False)(memoryview(data), 2)[name]
-    except (error, Malformed):
-        return []
-    return [(each["topic"], number) for each in found for number in each["partitions"]]
+def _partitions(fields: Fields, name: str, data: bytes) -> list[TopicPartition]:
+    version = int.from_bytes(data[:2], "big", signed=True)
+    found = _decoded(fields, min(max(version, 0), VERSIONS[-1]), data)
+    return [(each["topic"], number) for each in (found or {name: ()})[name] for number in each["partitions"]]
 
 
 def same_topics(before: bytes, after: bytes) -> bool:
@@ -87,22 +81,22 @@ def same_topics(before: bytes, after: bytes) -> bool:
 
 
 def encode_subscription(topics: Iterable[str]) -> bytes:
-    """Encode a subscription in version 0."""
-    names = [each.encode() for each in topics]
-    parts = [_INT16.pack(len(name)) + name for name in names]
-    return _INT16.pack(0) + _INT32.pack(len(names)) + b"".join(parts) + _INT32.pack(-1)
+    """Encode a subscription."""
+    return _encoded(SUBSCRIPTION, {"topics": list(topics)})
 
 
 def encode_assignment(shares: Iterable[TopicPartition]) -> bytes:
-    """Encode an assignment in version 0."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(shares):
-        topics.setdefault(topic, []).append(partition)
-    made = _INT16.pack(0) + _INT32.pack(len(topics))
-    for topic, partitions in topics.items():
-        name = topic.encode()
-        made += _INT16.pack(len(name)) + name + Struct(f">i{len(partitions)}i").pack(len(partitions), *partitions)
-    return made + _INT32.pack(-1)
+    """Encode an assignment."""
+    topics = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic(shares).items()]
+    return _encoded(ASSIGNMENT, {"assigned_partitions": topics})
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the partition numbers of each topic, sorted."""
+    found: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        found.setdefault(topic, []).append(number)
+    return found
 
 
 #: Protocols that a member supports (names of assignors) with its subscription for each, in order of preference.
@@ -278,33 +272,18 @@ class ClassicMember:
         self.answer_sync(SyncResponse(error))
 
 
-def member_error(
-    members: Container[str], static: Mapping[str, str], member_id: str, instance_id: str | None
-) -> ErrorCode:
-    """Return the error unless this is a member. `static` has member ids by instance id: the last static member to join
-    under an instance id counts."""
-    if instance_id is not None:
-        known = static.get(instance_id)
-        if known is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if known != member_id:
-            return ErrorCode.FENCED_INSTANCE_ID
-    return ErrorCode.NONE if member_id in members else ErrorCode.UNKNOWN_MEMBER_ID
+_M = TypeVar("_M", bound="ClassicMember | ConsumerMember")
 
 
-class GroupMembers:
+class Members(Generic[_M]):
     """The members of one group, in the order in which they joined."""
 
     def __init__(self) -> None:
-        #: Common to all members; stays when the last one leaves.
-        self.protocol_type: str | None = None
-        #: Id of the member that assigns partitions.
-        self.leader: str | None = None
-        self._members: dict[str, ClassicMember] = {}
-        #: Member ids by instance id.
+        self._members: dict[str, _M] = {}
+        #: Member ids by instance id: the last static member to join under an instance id counts.
         self._static: dict[str, str] = {}
 
-    def __iter__(self) -> Iterator[ClassicMember]:
+    def __iter__(self) -> Iterator[_M]:
         return iter(list(self._members.values()))
 
     def __len__(self) -> int:
@@ -313,19 +292,57 @@ class GroupMembers:
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._members
 
-    def __getitem__(self, member_id: str) -> ClassicMember:
+    def __getitem__(self, member_id: str) -> _M:
         return self._members[member_id]
 
-    def static_id(self, instance_id: str | None) -> str | None:
-        """Return the member id of a static member; None if there is none."""
-        return None if instance_id is None else self._static.get(instance_id)
+    def get(self, member_id: str) -> _M | None:
+        """Return a member; None if the id is unknown."""
+        return self._members.get(member_id)
 
-    def add(self, member: ClassicMember, protocol_type: str) -> None:
-        if not self._members:
-            self.protocol_type = protocol_type
+    def static(self, instance_id: str | None) -> _M | None:
+        """Return the static member with an instance id; None if there is none."""
+        return None if instance_id is None else self._members.get(self._static.get(instance_id, ""))
+
+    def add(self, member: _M) -> None:
         self._members[member.id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member.id
+
+    def remove(self, member: _M) -> None:
+        del self._members[member.id]
+        if member.instance_id is not None and self._static.get(member.instance_id) == member.id:
+            del self._static[member.instance_id]
+
+    def clear(self) -> None:
+        self._members, self._static = {}, {}
+
+    def find(self, member_id: str, instance_id: str | None) -> tuple[str, ErrorCode]:
+        """Return the id of a member that an administrator may name by its instance id only, and the error unless it is
+        a member."""
+        named = self.static(instance_id) if not member_id else None
+        known = member_id if named is None else named.id
+        return known, self.error(known, instance_id)
+
+    def error(self, member_id: str, instance_id: str | None = None) -> ErrorCode:
+        """Return the error unless this is a member."""
+        if instance_id is not None:
+            known = self._static.get(instance_id)
+            if known is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if known != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class ClassicMembers(Members[ClassicMember]):
+    """The members of a group of the classic protocol, and their leader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Common to all members; stays when the last one leaves.
+        self.protocol_type: str | None = None
+        #: Id of the member that assigns partitions.
+        self.leader: str | None = None
 
     def rename(self, member: ClassicMember, member_id: str) -> None:
         """Give a static member a new id. It keeps its position and its leadership."""
@@ -337,18 +354,13 @@ class GroupMembers:
 
     def remove(self, member: ClassicMember) -> None:
         """Remove a member. If it was the leader, the oldest remaining member becomes the leader."""
-        del self._members[member.id]
-        if member.instance_id is not None:
-            del self._static[member.instance_id]
+        super().remove(member)
         if self.leader == member.id:
             self.leader = next(iter(self._members), None)
 
     def clear(self) -> None:
-        self._members, self._static, self.leader = {}, {}, None
-
-    def error(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return the error unless this is a member."""
-        return member_error(self._members, self._static, member_id, instance_id)
+        super().clear()
+        self.leader = None
 
     def is_compatible(self, request: JoinRequest) -> bool:
         """Return whether the joining member has a protocol in common with all others."""
@@ -356,7 +368,8 @@ class GroupMembers:
             return False
         if self._members and request.protocol_type != self.protocol_type:
             return False
-        me = request.member_id or self.static_id(request.instance_id)
+        static = self.static(request.instance_id)
+        me = request.member_id or (None if static is None else static.id)
         others = [each for each in self if each.id != me]
         return any(all(each.supports(name) for each in others) for name, _ in request.protocols)
 

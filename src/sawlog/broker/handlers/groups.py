@@ -15,7 +15,7 @@ from uuid import UUID
 from ...store.base import TopicPartition
 from ...store.groups import Committed
 from ..groups.consumer_group import ConsumerGroup, ConsumerMember, HeartbeatRequest
-from ..groups.members import JoinRequest, SyncRequest
+from ..groups.members import JoinRequest, SyncRequest, by_topic
 from ..groups.stored import GroupSummary, NewOffset
 from ..membership import Kind
 from ..security.acls import Operation, Resource
@@ -270,7 +270,7 @@ async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
         else {
             "topic_partitions": [
                 {"topic_id": UUID(topic).bytes, "partitions": numbers}
-                for topic, numbers in _by_topic(told.assignment).items()
+                for topic, numbers in by_topic(told.assignment).items()
             ]
         },
     }
@@ -282,13 +282,6 @@ def _set(names: Iterable[str] | None) -> frozenset[str] | None:
 
 def _partitions(topics: Iterable[Body]) -> frozenset[TopicPartition]:
     return frozenset((bytes(each["topic_id"]).hex(), number) for each in topics for number in each["partitions"])
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        found.setdefault(topic, []).append(number)
-    return found
 
 
 async def consumer_group_describe(context: Context, request: Body) -> Body:
@@ -362,7 +355,7 @@ def _assignment(partitions: Iterable[TopicPartition], names: Mapping[str, str]) 
     return {
         "topic_partitions": [
             {"topic_id": UUID(topic).bytes, "topic_name": names[topic], "partitions": numbers}
-            for topic, numbers in _by_topic(partitions).items()
+            for topic, numbers in by_topic(partitions).items()
             if topic in names
         ]
     }

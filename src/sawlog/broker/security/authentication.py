@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ...errors import AuthenticationFailed, SawlogError
-from ..setting_types import shown
+from ..config import shown
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import Body
 from . import mechanisms
