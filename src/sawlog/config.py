@@ -253,6 +253,13 @@ def whole_number(value: object, what: str = "an offset") -> int:
     return index(value)
 
 
+def checked_count(name: str, value: object, least: int = 1, what: str = "an integer") -> int:
+    """Return a number that a caller has given; raise `InvalidConfig` unless it is an int of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidConfig(f"{name} must be {what}, at least {least}, not {value!r}")
+    return value
+
+
 def is_committed(isolation: Isolation) -> bool:
     """Return True for "committed", False for "uncommitted"; raise `InvalidConfig` for anything else."""
     if isolation == "committed":

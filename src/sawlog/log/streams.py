@@ -25,8 +25,8 @@ from ..batch.checksum import combine, crc32c
 from ..batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
 from ..batch.inputs import HeadersInput, record_error
 from ..clock import now_ms
-from ..config import MAX_SEGMENT_BYTES
-from ..errors import InvalidConfig, InvalidRecordType, LogClosed, StorageError, StreamAborted, StreamTooLong
+from ..config import MAX_SEGMENT_BYTES, checked_count
+from ..errors import InvalidRecordType, LogClosed, StorageError, StreamAborted, StreamTooLong
 from ..storage import Storage
 from ..storage.interface import Buffer
 from .appender import Appender, check_expected
@@ -130,12 +130,6 @@ def _check_chunk(chunk: object) -> bytes | bytearray | memoryview:
     raise InvalidRecordType(f"a stream must yield bytes, not {type(chunk).__name__}; nothing was stored")
 
 
-def _checked_max_bytes(max_bytes: int) -> int:
-    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
-        raise InvalidConfig(f"max_bytes must be a number of bytes, not {max_bytes!r}")
-    return max_bytes
-
-
 def _check_length(value_bytes: int, bound: int, max_bytes: int | None) -> None:
     """Raise `StreamTooLong` if a value exceeds `max_bytes` or the space in the segment."""
     if max_bytes is not None and value_bytes > max_bytes:
@@ -165,7 +159,11 @@ def append_stream(
     if type(found) is int:
         return found
     taken: _Taken | None = found
-    most = _short_bytes(appender) if max_bytes is None else min(_short_bytes(appender), _checked_max_bytes(max_bytes))
+    most = (
+        _short_bytes(appender)
+        if max_bytes is None
+        else min(_short_bytes(appender), checked_count("max_bytes", max_bytes, 0, "a number of bytes"))
+    )
     with appender.lock:
         appender.check_open()
         if expect_offset is not None:
@@ -295,7 +293,7 @@ class Spool:
         self, appender: Appender, key: Any, headers: HeadersInput, timestamp: int | None, max_bytes: int | None
     ) -> None:
         if max_bytes is not None:
-            _checked_max_bytes(max_bytes)
+            checked_count("max_bytes", max_bytes, 0, "a number of bytes")
         self._appender = appender
         self._key = key
         self._headers = tuple(headers) if isinstance(headers, Iterator) else headers  # they are encoded twice

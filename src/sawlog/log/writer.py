@@ -43,7 +43,7 @@ from ..batch.header import HEADER_BYTES
 from ..batch.inputs import HeadersInput, RecordInput, record_error
 from ..clock import Deadline
 from ..closing import Closing
-from ..config import KIB, LogConfig
+from ..config import KIB, LogConfig, checked_count
 from ..errors import InvalidConfig, LogClosed, SawlogError
 from ..storage.forking import forkable
 
@@ -284,8 +284,7 @@ class Writer(Closing):
     """Buffered appends: collects records into batches and places them. Thread-safe."""
 
     def __init__(self, target: Target, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
-        if isinstance(batch_bytes, bool) or not isinstance(batch_bytes, int) or batch_bytes < 1:
-            raise InvalidConfig(f"batch_bytes must be a number of bytes, at least 1, not {batch_bytes!r}")
+        checked_count("batch_bytes", batch_bytes, what="a number of bytes")
         if linger_ms is not None and (isinstance(linger_ms, bool) or not isinstance(linger_ms, (int, float))):
             raise InvalidConfig(f"linger_ms must be a number of milliseconds, not {linger_ms!r}")
         if linger_ms is not None and not linger_ms > 0:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Literal, TypedDict
 
+from ..config import checked_count
 from ..errors import InvalidConfig
 from .groups import StartPosition
 
@@ -94,6 +95,4 @@ def checked_start(start: StartPosition) -> StartPosition:
 
 def checked_ms(name: str, value: object) -> int:
     """Return it if it is a number of milliseconds; else `InvalidConfig`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidConfig(f"{name} must be a number of milliseconds, at least 1, not {value!r}")
-    return value
+    return checked_count(name, value, what="a number of milliseconds")

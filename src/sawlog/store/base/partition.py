@@ -27,7 +27,7 @@ from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, Rows, visible_batch
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...batch.kernel import Record
 from ...clock import Deadline, PollBackoff, milliseconds, now_ms, pause
-from ...config import Isolation, LogConfig, is_committed, whole_number
+from ...config import Isolation, LogConfig, checked_count, is_committed, whole_number
 from ...display import html_block, records_html, render_soon
 from ...errors import (
     AmbiguousAppend,
@@ -691,8 +691,7 @@ def encoded_table(recipe: EncoderOptions, table: TableInput) -> bytes:
 
 
 def _collected(chunks: Iterable[bytes], most: int) -> bytes:
-    if isinstance(most, bool) or not isinstance(most, int) or most < 0:
-        raise InvalidConfig(f"max_bytes must be a number of bytes, not {most!r}")
+    checked_count("max_bytes", most, 0, "a number of bytes")
     value = bytearray()
     pieces = iter(chunks)
     while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...config import checked_count
 from ...errors import InvalidConfig
 from ..consumer_options import checked_start
 from ..groups import StartPosition, check_group_name
@@ -42,9 +43,9 @@ class QueueOptions:
         check_group_name(self.group)
         milliseconds_of("visibility_s", self.visibility_s, least=0.001)
         if self.max_deliveries is not None:
-            _check_count("max_deliveries", self.max_deliveries)
+            checked_count("max_deliveries", self.max_deliveries)
         checked_start(self.start)
-        _check_count("prefetch", self.prefetch)
+        checked_count("prefetch", self.prefetch)
 
     @property
     def visibility_ms(self) -> int:
@@ -62,8 +63,3 @@ def milliseconds_of(name: str, seconds: object, least: float = 0.0) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= _MOST_S:
         raise InvalidConfig(f"{name} must be a number of seconds from {least} to {_MOST_S:.0f}, not {seconds!r}")
     return int(seconds * 1000)
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidConfig(f"{name} must be an integer, at least 1, not {value!r}")

@@ -44,6 +44,7 @@ from ... import background
 from ...batch.inputs import HeadersInput
 from ...clock import Deadline, PollBackoff, Stopwatch, now_ms
 from ...closing import OneShotEvent
+from ...config import checked_count
 from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError
 from ...storage.forking import forkable, this_process
 from ..base import Position, Store
@@ -143,8 +144,7 @@ class Queue:
 
     def receive(self, max_messages: int = 1, timeout_s: float = 1.0) -> list[Message]:
         """Return up to `max_messages` messages as soon as there are any; an empty list after `timeout_s`."""
-        if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
-            raise InvalidConfig(f"max_messages must be an integer, at least 1, not {max_messages!r}")
+        checked_count("max_messages", max_messages)
         found = self._next(Deadline(milliseconds_of("timeout_s", timeout_s) / 1000), at_least=max_messages)
         messages = [] if found is None else [found]
         while messages and len(messages) < max_messages and (more := self._take()) is not None:

@@ -20,6 +20,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
+from ...config import checked_count
 from ...errors import InvalidConfig, StorageError, TopicNotFound
 from ..base import Store, Topic
 from ..directory.members import group_directory
@@ -57,8 +58,8 @@ def redrive(
 
     `TopicNotFound`, before anything is changed, if one of the topics does not exist.
     """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise InvalidConfig(f"limit must be an integer, at least 1, not {limit!r}")
+    if limit is not None:
+        checked_count("limit", limit)
     if not isinstance(store, DirectoryStore):
         raise StorageError(errno.ENOTSUP, f"{store.path} is on object storage: redriving needs a store in a directory")
     topic = store.topic(dead_letters)
