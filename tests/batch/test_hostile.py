@@ -496,6 +496,7 @@ def decoders(kernel: Any, view: memoryview, rows: np.ndarray, batches: int, room
             view,
             table,
             batches,
+            -1,
             longs(),
             longs(),
             ints(),
@@ -507,15 +508,17 @@ def decoders(kernel: Any, view: memoryview, rows: np.ndarray, batches: int, room
             True,
             True,
         ),
-        "decode_views": lambda: kernel.decode_views(
+        "decode_columns, views": lambda: kernel.decode_columns(
             view,
             table,
             batches,
             61,
             longs(),
             longs(),
+            ints(),
             raw(room * 16),
             raw(bits),
+            ints(),
             raw(room * 16),
             raw(bits),
             True,
@@ -527,7 +530,7 @@ def decoders(kernel: Any, view: memoryview, rows: np.ndarray, batches: int, room
     }
 
 
-DECODERS = ["decode_records", "decode_columns", "decode_views", "decode_headers"]
+DECODERS = ["decode_records", "decode_columns", "decode_columns, views", "decode_headers"]
 
 
 @pytest.mark.parametrize("kernel", BOTH)

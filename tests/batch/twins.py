@@ -63,7 +63,7 @@ def scan(kernel: Any, view: memoryview, least_offset: int = 0, room: int = 8) ->
 
 
 def columns(kernel: Any, view: memoryview, rows: np.ndarray, *, views: bool = False) -> Any:
-    """Call `decode_columns` or `decode_views`, then `decode_headers`; return Python lists."""
+    """Call `decode_columns`, for copies or `views`, then `decode_headers`; return Python lists."""
     total = int(rows[:, 4].sum())
     # A record takes at least seven bytes: space for all that can parse, whatever a header claims.
     room = int((rows[:, 13] - rows[:, 12]).sum())
@@ -72,28 +72,17 @@ def columns(kernel: Any, view: memoryview, rows: np.ndarray, *, views: bool = Fa
     starts = [np.zeros(total + 1, np.int32) for _ in range(2)]
     data = [bytearray(total * 16 if views else room) for _ in range(2)]
     valid = [bytearray((total + 7) // 8) for _ in range(2)]
-    if views:
-        origin = int(rows[0, 12]) if len(rows) else 0
-        said = outcome(
-            kernel.decode_views,
-            view,
-            memoryview(rows),
-            len(rows),
-            origin,
-            *map(memoryview, (offsets, times, data[0], valid[0], data[1], valid[1])),
-            True,
-            True,
-        )
-    else:
-        said = outcome(
-            kernel.decode_columns,
-            view,
-            memoryview(rows),
-            len(rows),
-            *map(memoryview, (offsets, times, starts[0], data[0], valid[0], starts[1], data[1], valid[1])),
-            True,
-            True,
-        )
+    origin = (int(rows[0, 12]) if len(rows) else 0) if views else -1
+    said = outcome(
+        kernel.decode_columns,
+        view,
+        memoryview(rows),
+        len(rows),
+        origin,
+        *map(memoryview, (offsets, times, starts[0], data[0], valid[0], starts[1], data[1], valid[1])),
+        True,
+        True,
+    )
     if said == "refused" or said[0] >= 0:
         return said if said == "refused" else said[0]
     filled = [offsets.tolist(), times.tolist(), *map(bytes, (*data, *valid))]

@@ -38,6 +38,7 @@ _NOTHING = (_EMPTY_INT, _EMPTY, _EMPTY, 0)
 _NO_HEADERS = (_EMPTY_INT, 0, _NOTHING, _NOTHING)
 _WRITABLE = memoryview(bytearray(0))
 _WRITABLE_INT = memoryview(np.empty(0, np.int32))
+_NO_PAYLOAD = _WRITABLE_INT, _WRITABLE, _WRITABLE
 
 
 def schema(columns: Sequence[str] = DEFAULT_COLUMNS, *, views: bool = False) -> pa.Schema:
@@ -80,10 +81,6 @@ def _longs(count: int) -> tuple[pa.Buffer, memoryview]:
 def _ints(count: int) -> tuple[pa.Buffer, memoryview]:
     buffer, view = _mutable(count * 4)
     return buffer, view.cast("i")
-
-
-def _bitmap(count: int) -> memoryview:
-    return memoryview(bytearray((count + 7) >> 3))
 
 
 def joined(view: memoryview, rows: Rows, max_bytes: int) -> tuple[memoryview, Rows]:
@@ -130,8 +127,7 @@ def to_arrow(
     total = int(rows[:, COUNT].sum())
     offsets, offsets_view = _longs(total)
     times, times_view = _longs(total)
-    decode = _decode_views if views else _decode_columns
-    payload, header_count = decode(view, rows, total, offsets_view, times_view, "key" in columns, "value" in columns)
+    payload, header_count = _decode_payload(view, rows, offsets_view, times_view, columns, views=views)
     arrays: list[pa.Array] = []
     for name in columns:
         if name == "offset":
@@ -153,43 +149,59 @@ def to_arrow(
     return batch
 
 
-def _decode_columns(
-    view: memoryview, rows: Rows, total: int, offsets: memoryview, times: memoryview, key: bool, value: bool
+class _Payload:
+    """Buffers of a column of keys or values: copies with their offsets, or views."""
+
+    def __init__(self, total: int, room: int, *, views: bool) -> None:
+        self._total = total
+        self.offsets: pa.Buffer | None = None
+        self.offsets_view = _WRITABLE_INT
+        if not views:
+            self.offsets, self.offsets_view = _ints(total + 1)
+        self.data, self.data_view = _mutable(total * 16 if views else room)
+        self.valid = memoryview(bytearray((total + 7) >> 3))
+
+    @property
+    def buffers(self) -> tuple[memoryview, memoryview, memoryview]:
+        """Writable buffers for the kernel."""
+        return self.offsets_view, self.data_view, self.valid
+
+    def array(self, size_bytes: int, nulls: int, viewed: pa.Buffer | None) -> pa.Array:
+        """Return the column: `size_bytes` of copied data, or views into `viewed`."""
+        bits = pa.py_buffer(self.valid) if nulls else None
+        if viewed is not None:
+            return pa.Array.from_buffers(pa.binary_view(), self._total, [bits, self.data, viewed], nulls)
+        data = _fitted(self.data, self.data_view, size_bytes)
+        return pa.Array.from_buffers(pa.binary(), self._total, [bits, self.offsets, data], nulls)
+
+
+def _decode_payload(
+    view: memoryview, rows: Rows, offsets: memoryview, times: memoryview, columns: Sequence[str], *, views: bool
 ) -> tuple[dict[str, pa.Array], int]:
-    room = int((rows[:, BODY_END] - rows[:, BODY]).sum())
-    key_offsets, key_offsets_view = _ints(total + 1) if key else (None, _WRITABLE_INT)
-    key_data, key_data_view = _mutable(room) if key else (None, _WRITABLE)
-    value_offsets, value_offsets_view = _ints(total + 1) if value else (None, _WRITABLE_INT)
-    value_data, value_data_view = _mutable(room) if value else (None, _WRITABLE)
-    key_valid = _bitmap(total) if key else _WRITABLE
-    value_valid = _bitmap(total) if value else _WRITABLE
+    """Decode keys and values, as far as they are requested, and count the headers. Fills offsets and timestamps."""
+    total, room = len(offsets), int((rows[:, BODY_END] - rows[:, BODY]).sum())
+    first, last = (int(rows[0, BODY]), int(rows[-1, BODY_END])) if len(rows) else (0, 0)
+    key = _Payload(total, room, views=views) if "key" in columns else None
+    value = _Payload(total, room, views=views) if "value" in columns else None
     bad, _, keys, values, null_keys, null_values, headers = kernel.decode_columns(
         view,
         memoryview(rows),
         len(rows),
+        first if views else -1,
         offsets,
         times,
-        key_offsets_view,
-        key_data_view,
-        key_valid,
-        value_offsets_view,
-        value_data_view,
-        value_valid,
-        key,
-        value,
+        *(_NO_PAYLOAD if key is None else key.buffers),
+        *(_NO_PAYLOAD if value is None else value.buffers),
+        key is not None,
+        value is not None,
     )
     _check(bad)
+    viewed = pa.py_buffer(view[first:last]) if views else None
     made: dict[str, pa.Array] = {}
-    if key_data is not None:
-        bits = pa.py_buffer(key_valid) if null_keys else None
-        made["key"] = pa.Array.from_buffers(
-            pa.binary(), total, [bits, key_offsets, _fitted(key_data, key_data_view, keys)], null_keys
-        )
-    if value_data is not None:
-        bits = pa.py_buffer(value_valid) if null_values else None
-        made["value"] = pa.Array.from_buffers(
-            pa.binary(), total, [bits, value_offsets, _fitted(value_data, value_data_view, values)], null_values
-        )
+    if key is not None:
+        made["key"] = key.array(keys, null_keys, viewed)
+    if value is not None:
+        made["value"] = value.array(values, null_values, viewed)
     return made, headers
 
 
@@ -203,40 +215,6 @@ def _fitted(buffer: pa.Buffer, view: memoryview, size_bytes: int) -> pa.Buffer:
     return fitted
 
 
-def _decode_views(
-    view: memoryview, rows: Rows, total: int, offsets: memoryview, times: memoryview, key: bool, value: bool
-) -> tuple[dict[str, pa.Array], int]:
-    first, last = (int(rows[0, BODY]), int(rows[-1, BODY_END])) if len(rows) else (0, 0)
-    key_views, key_views_view = _mutable(total * 16) if key else (None, _WRITABLE)
-    value_views, value_views_view = _mutable(total * 16) if value else (None, _WRITABLE)
-    key_valid = _bitmap(total) if key else _WRITABLE
-    value_valid = _bitmap(total) if value else _WRITABLE
-    bad, _, _, _, null_keys, null_values, headers = kernel.decode_views(
-        view,
-        memoryview(rows),
-        len(rows),
-        first,
-        offsets,
-        times,
-        key_views_view,
-        key_valid,
-        value_views_view,
-        value_valid,
-        key,
-        value,
-    )
-    _check(bad)
-    data = pa.py_buffer(view[first:last])
-    made: dict[str, pa.Array] = {}
-    if key:
-        bits = pa.py_buffer(key_valid) if null_keys else None
-        made["key"] = pa.Array.from_buffers(pa.binary_view(), total, [bits, key_views, data], null_keys)
-    if value:
-        bits = pa.py_buffer(value_valid) if null_values else None
-        made["value"] = pa.Array.from_buffers(pa.binary_view(), total, [bits, value_views, data], null_values)
-    return made, headers
-
-
 def _decode_headers(view: memoryview, rows: Rows, total: int, count: int) -> pa.Array:
     room = int((rows[:, BODY_END] - rows[:, BODY]).sum()) if count else 0
     lists, lists_view = _ints(total + 1)
@@ -244,7 +222,7 @@ def _decode_headers(view: memoryview, rows: Rows, total: int, count: int) -> pa.
     name_data, name_data_view = _mutable(room)
     contents, contents_view = _ints(count + 1)
     content_data, content_data_view = _mutable(room)
-    valid = _bitmap(count)
+    valid = memoryview(bytearray((count + 7) >> 3))
     bad, _, name_bytes, content_bytes, nulls = kernel.decode_headers(
         view,
         memoryview(rows),

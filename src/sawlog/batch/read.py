@@ -112,7 +112,16 @@ def malformed(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[in
         total = int(run[:, COUNT].sum())
         numbers = memoryview(np.empty(2 * total, np.int64))
         said = kernel.decode_columns(
-            body, memoryview(run), len(run), numbers[:total], numbers[total:], *_NO_PAYLOAD, *_NO_PAYLOAD, False, False
+            body,
+            memoryview(run),
+            len(run),
+            -1,
+            numbers[:total],
+            numbers[total:],
+            *_NO_PAYLOAD,
+            *_NO_PAYLOAD,
+            False,
+            False,
         )
         bad: int = said[0]
         if said[6]:  # `decode_columns` does not check headers; those before `bad` may be malformed too

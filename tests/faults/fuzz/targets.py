@@ -145,6 +145,7 @@ def _columns(view: memoryview, rows: np.ndarray, bad: int, found: list[Any]) -> 
         view,
         table,
         count,
+        -1,
         where,
         longs(),
         ints(total),
@@ -157,9 +158,8 @@ def _columns(view: memoryview, rows: np.ndarray, bad: int, found: list[Any]) -> 
         True,
     )
     origin = int(rows[0, BODY])
-    also = kernel.decode_views(
-        view, table, count, origin, longs(), longs(), raw(total * 16), raw(bits), raw(total * 16), raw(bits), True, True
-    )
+    views = [ints(0), raw(total * 16), raw(bits), ints(0), raw(total * 16), raw(bits)]
+    also = kernel.decode_columns(view, table, count, origin, longs(), longs(), *views, True, True)
     assert said[0] == also[0], "columns and views disagree"
     if said[0] >= 0:
         assert 0 <= bad <= said[0], "columns refuse what records take"

@@ -6,7 +6,7 @@ records       Record; batches to records: all (decode_records), one by one (Reco
 batches       batch headers: reading (scan_batches, or one: sole_batch), finding (find_batch, find_header), writing
               (write_header)
 builder       Python objects to a batch (BatchBuilder)
-arrow         Arrow buffers to a batch (encode_arrow) and back (decode_columns, decode_views, decode_headers)
+arrow         Arrow buffers to a batch (encode_arrow) and back (decode_columns, decode_headers)
 partitions    the partition of a key (partition_of, Dispatcher)
 keys          what compaction keeps (KeyMap, keep_records)
 frames        other systems' records
@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .arrow import decode_columns, decode_headers, decode_views, encode_arrow, oldest_times
+from .arrow import decode_columns, decode_headers, encode_arrow, oldest_times
 from .batches import (
     any_attribute,
     check_small,

@@ -171,86 +171,6 @@ def encode_arrow(
     return i, p, base, top
 
 
-def decode_columns(
-    b: cython.const[cython.uchar][::1],
-    rows: cython.const[cython.longlong][:, ::1],
-    batches: cython.Py_ssize_t,
-    offsets: cython.longlong[::1],
-    timestamps: cython.longlong[::1],
-    key_offsets: cython.int[::1],
-    key_data: cython.uchar[::1],
-    key_valid: cython.uchar[::1],
-    value_offsets: cython.int[::1],
-    value_data: cython.uchar[::1],
-    value_valid: cython.uchar[::1],
-    with_key: cython.bint,
-    with_value: cython.bint,
-):
-    """Copy the records of many batches into Arrow's buffers.
-
-    Returns (-1, records, key bytes, value bytes, null keys, null values, number of headers). If a row does not parse,
-    its number replaces the -1, and the rest is meaningless. The buffers must have room for the sum of the counts
-    (bitmaps zeroed) and, for data, for the sum of the batches' bodies.
-    """
-    q: cython.Py_ssize_t
-    r: cython.Py_ssize_t = 0
-    bad: cython.Py_ssize_t = -1
-    walk: Walk
-    headers: cython.Py_ssize_t = 0
-    keys: cython.Py_ssize_t = 0
-    values: cython.Py_ssize_t = 0
-    null_keys: cython.Py_ssize_t = 0
-    null_values: cython.Py_ssize_t = 0
-    total: cython.Py_ssize_t
-    size: cython.Py_ssize_t
-    total, size = check_rows(b, rows, 0, batches)
-    check_room(offsets.shape[0], total)
-    check_room(timestamps.shape[0], total)
-    check_room(0x7FFFFFFF, size)
-    if with_key:
-        check_room(key_offsets.shape[0], total + 1)
-        check_room(key_data.shape[0], size)
-        check_room(key_valid.shape[0] * 8, total)
-    if with_value:
-        check_room(value_offsets.shape[0], total + 1)
-        check_room(value_data.shape[0], size)
-        check_room(value_valid.shape[0] * 8, total)
-    if with_key:
-        key_offsets[0] = 0
-    if with_value:
-        value_offsets[0] = 0
-    with cython.nogil:
-        for q in range(batches):
-            walk = walk_row(rows, q)
-            while walk.left > 0:
-                if not step(b, cython.address(walk)):
-                    break
-                headers += walk.record.header_count
-                offsets[r] = offset_of(cython.address(walk))
-                timestamps[r] = time_of(cython.address(walk))
-                if with_key:
-                    if walk.record.key_size < 0:
-                        null_keys += 1
-                    else:
-                        set_bit(key_valid, r)
-                        copy(key_data, keys, b, walk.record.key_at, walk.record.key_size)
-                        keys += walk.record.key_size
-                    key_offsets[r + 1] = cython.cast(cython.int, keys)
-                if with_value:
-                    if walk.record.value_size < 0:
-                        null_values += 1
-                    else:
-                        set_bit(value_valid, r)
-                        copy(value_data, values, b, walk.record.value_at, walk.record.value_size)
-                        values += walk.record.value_size
-                    value_offsets[r + 1] = cython.cast(cython.int, values)
-                r += 1
-            if walk.left > 0 or walk.at != walk.end:
-                bad = q
-                break
-    return bad, r, keys, values, null_keys, null_values, headers
-
-
 @cython.cfunc
 @cython.inline
 @cython.nogil
@@ -263,8 +183,11 @@ def put_view(
     n: cython.Py_ssize_t,
     origin: cython.Py_ssize_t,
 ) -> cython.void:
-    """Write Arrow's 16-byte view: length, then up to 12 bytes inline, or 4 bytes, buffer 0 and the position in it."""
+    """Write Arrow's 16-byte view: length, then up to 12 bytes inline, or 4 bytes, buffer 0 and the position in it. A
+    null (`n` below 0) is empty."""
     at: cython.Py_ssize_t = r * VIEW_BYTES
+    if n < 0:
+        n = 0
     put32le(views, at, n)
     if n <= 12:
         put32le(views, at + 4, 0)
@@ -277,43 +200,65 @@ def put_view(
         put32le(views, at + 12, p - origin)
 
 
-def decode_views(
+def decode_columns(
     b: cython.const[cython.uchar][::1],
     rows: cython.const[cython.longlong][:, ::1],
     batches: cython.Py_ssize_t,
     origin: cython.Py_ssize_t,
     offsets: cython.longlong[::1],
     timestamps: cython.longlong[::1],
-    key_views: cython.uchar[::1],
+    key_offsets: cython.int[::1],
+    key_data: cython.uchar[::1],
     key_valid: cython.uchar[::1],
-    value_views: cython.uchar[::1],
+    value_offsets: cython.int[::1],
+    value_data: cython.uchar[::1],
     value_valid: cython.uchar[::1],
     with_key: cython.bint,
     with_value: cython.bint,
 ):
-    """Decode as `decode_columns` does, but keys and values become views into the buffer, counted from `origin`; nothing
-    longer than 12 bytes is copied."""
+    """Decode the records of many batches into Arrow's buffers.
+
+    If `origin` is negative, keys and values are copied. Otherwise the data buffers receive views into the buffer,
+    counted from `origin`, the offsets are not used, and nothing longer than 12 bytes is copied.
+
+    Returns (-1, records, key bytes, value bytes, null keys, null values, number of headers). If a row does not parse,
+    its number replaces the -1, and the rest is meaningless. The buffers must have room for the sum of the counts
+    (bitmaps zeroed) and, for copied data, for the sum of the batches' bodies.
+    """
     q: cython.Py_ssize_t
     r: cython.Py_ssize_t = 0
     bad: cython.Py_ssize_t = -1
     walk: Walk
     headers: cython.Py_ssize_t = 0
+    keys: cython.Py_ssize_t = 0
+    values: cython.Py_ssize_t = 0
     null_keys: cython.Py_ssize_t = 0
     null_values: cython.Py_ssize_t = 0
     total: cython.Py_ssize_t
     size: cython.Py_ssize_t
+    views: cython.bint = origin >= 0
     total, size = check_rows(b, rows, 0, batches)
     check_room(offsets.shape[0], total)
     check_room(timestamps.shape[0], total)
-    for q in range(batches):
-        if origin < 0 or rows[q, BODY] < origin or rows[q, BODY_END] - origin > 0x7FFFFFFF:
-            raise ValueError("rows outside what a view can point at")
+    if views:
+        for q in range(batches):
+            if rows[q, BODY] < origin or rows[q, BODY_END] - origin > 0x7FFFFFFF:
+                raise ValueError("rows outside what a view can point at")
+        size = total * VIEW_BYTES
+    else:
+        check_room(0x7FFFFFFF, size)
     if with_key:
-        check_room(key_views.shape[0] // VIEW_BYTES, total)
+        check_room(key_data.shape[0], size)
         check_room(key_valid.shape[0] * 8, total)
+        if not views:
+            check_room(key_offsets.shape[0], total + 1)
+            key_offsets[0] = 0
     if with_value:
-        check_room(value_views.shape[0] // VIEW_BYTES, total)
+        check_room(value_data.shape[0], size)
         check_room(value_valid.shape[0] * 8, total)
+        if not views:
+            check_room(value_offsets.shape[0], total + 1)
+            value_offsets[0] = 0
     with cython.nogil:
         for q in range(batches):
             walk = walk_row(rows, q)
@@ -326,22 +271,30 @@ def decode_views(
                 if with_key:
                     if walk.record.key_size < 0:
                         null_keys += 1
-                        put_view(key_views, r, b, 0, 0, 0)
                     else:
                         set_bit(key_valid, r)
-                        put_view(key_views, r, b, walk.record.key_at, walk.record.key_size, origin)
+                    if views:
+                        put_view(key_data, r, b, walk.record.key_at, walk.record.key_size, origin)
+                    else:
+                        copy(key_data, keys, b, walk.record.key_at, walk.record.key_size)
+                        keys += walk.record.key_size if walk.record.key_size > 0 else 0
+                        key_offsets[r + 1] = cython.cast(cython.int, keys)
                 if with_value:
                     if walk.record.value_size < 0:
                         null_values += 1
-                        put_view(value_views, r, b, 0, 0, 0)
                     else:
                         set_bit(value_valid, r)
-                        put_view(value_views, r, b, walk.record.value_at, walk.record.value_size, origin)
+                    if views:
+                        put_view(value_data, r, b, walk.record.value_at, walk.record.value_size, origin)
+                    else:
+                        copy(value_data, values, b, walk.record.value_at, walk.record.value_size)
+                        values += walk.record.value_size if walk.record.value_size > 0 else 0
+                        value_offsets[r + 1] = cython.cast(cython.int, values)
                 r += 1
             if walk.left > 0 or walk.at != walk.end:
                 bad = q
                 break
-    return bad, r, 0, 0, null_keys, null_values, headers
+    return bad, r, keys, values, null_keys, null_values, headers
 
 
 def decode_headers(
