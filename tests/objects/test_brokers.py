@@ -43,9 +43,8 @@ from sawlog.log.producers import ProducerInfo
 from sawlog.log.reader import Fetched
 from sawlog.store.groups import Committed, OffsetChange
 from sawlog.store.objects.bucket import Bucket
-from sawlog.store.objects.coordination import ObjectBrokers
 from sawlog.store.objects.partition import ObjectPartition
-from sawlog.store.objects.serving import ObjectService
+from sawlog.store.objects.serving import ObjectBrokers, ObjectService
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.serving import TransactionMarker
 

@@ -4,39 +4,57 @@ A `ServingTopic` and its `ServingPartition`s describe the last folded state (`St
 outdated. `ServingPartition.peek` returns batches at once if they are in a recently folded commit, which is where
 followers of the end find them; otherwise a thread reads them. An append is part of the next commit, which assigns its
 offsets. `AppendQueue` keeps the appends to a partition in order.
+
+Brokers that share a store agree in its commits. A silent broker is removed by the others (`ObjectBrokers`), each by its
+own clock alone: a broker requests the removal after it has seen the same beat for the whole timeout, and the fold
+rejects the request if there was another beat meanwhile. A broker that restarts after a crash need not wait for that: it
+listens at the address, so the earlier one is gone. A broker that was removed by mistake registers again.
+
+The coordinator of a group has a *claim* to it (`ObjectClaim`), with an epoch; see state/groups.py. A broker's commits
+for members carry its claim, so that a broker that has lost it commits nothing: `NotCoordinator`. Any broker may change
+a transactional id (`ObjectTransactionalIds`); the version decides. A transaction ends in one commit: see
+state/partitions.py.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 from ...batch.header import ATTRIBUTES, CONTROL_BIT, PRODUCER_EPOCH, PRODUCER_ID, TRANSACTIONAL_BIT, Rows
+from ...clock import Stopwatch, now_ms
 from ...config import Isolation, LogConfig, is_committed
-from ...errors import GroupError, TopicNotFound
+from ...errors import Conflict, GroupActive, GroupError, LogClosed, NotCoordinator, TopicNotFound
 from ...log.ingest import checked_rows, rows_of, stamp_batches
 from ...log.producers import ProducerInfo
 from ...log.reader import Fetched
+from ...log.transactions import marker
 from ...storage.forking import forkable
-from ..base import Store
-from ..groups import OffsetChange, check_group_name
-from ..serving import StoreService
+from ..base import Store, TopicPartition
+from ..groups import CoordinatorClaim, OffsetChange, check_group_name
+from ..serving import BrokerRegistry, Node, StagedOffset, StoreService, TransactionalIds, TransactionMarker
 from ..settings import log_config
-from .coordination import ObjectBrokers, ObjectClaim, ObjectTransactionalIds
 from .partition import ObjectPartition, page_of
 from .session import StoreSession, results
 from .state import Outcome, State
-from .state.commit import Action, Extent, Request, epoch_end
+from .state.commit import INLINE, Action, Extent, Request, append_action, described, epoch_end
+from .state.entries import quoted
 from .topic import ObjectTopic
 
 _T = TypeVar("_T")
+_logger = logging.getLogger("sawlog.broker")
 
 #: Number of threads for reads and uploads.
 _THREADS = 16
+#: Producer ids are allocated in blocks of this size. Unused ids are lost when the broker stops.
+_BLOCK = 1000
 
 #: The request of an append, and the batches to store in its commit.
 Ready = tuple[Request, Sequence[bytes]]
@@ -215,15 +233,6 @@ class ServingPartition(ObjectPartition):
         ]
 
 
-@dataclass(slots=True)
-class _Entry:
-    """An append that waits for earlier ones, or for its upload."""
-
-    placed: Future[range] = field(default_factory=Future)
-    ready: Ready | None = None
-    error: BaseException | None = None
-
-
 class AppendQueue:
     """The appends of one process to one partition, in order of arrival. Thread-safe; never blocks.
 
@@ -234,51 +243,39 @@ class AppendQueue:
     def __init__(self, session: StoreSession, threads: Executor) -> None:
         self._session = session
         self._threads = threads
-        self._lock = forkable(threading.Lock())
-        self._waiting: deque[_Entry] = deque()
+        self._lock = forkable(threading.RLock())
+        #: Requests, perhaps still being prepared, and the futures of their offsets.
+        self._waiting: deque[tuple[Future[Ready], Future[range]]] = deque()
 
     def append(self, ready: Ready) -> Future[range]:
         """Submit a request whose last action appends."""
-        with self._lock:
-            made = _Entry(ready=ready)
-            if self._waiting:
-                self._waiting.append(made)
-            else:
-                self._submit(made)
-        return made.placed
+        request: Future[Ready] = Future()
+        request.set_result(ready)
+        return self._add(request)
 
     def prepare(self, upload: Callable[[], Ready]) -> Future[range]:
         """Submit a request that is complete after an upload."""
-        made = _Entry()
+        return self._add(self._threads.submit(upload))
+
+    def _add(self, request: Future[Ready]) -> Future[range]:
+        placed: Future[range] = Future()
         with self._lock:
-            self._waiting.append(made)
-
-        def work() -> None:
-            try:
-                made.ready = upload()
-            except BaseException as error:
-                made.error = error
-            with self._lock:
-                self._submit_ready()
-
-        self._threads.submit(work)
-        return made.placed
+            self._waiting.append((request, placed))
+        request.add_done_callback(lambda _: self._submit_ready())
+        return placed
 
     def _submit_ready(self) -> None:
-        while self._waiting and (self._waiting[0].ready is not None or self._waiting[0].error is not None):
-            self._submit(self._waiting.popleft())
+        with self._lock:
+            while self._waiting and self._waiting[0][0].done():
+                self._submit(*self._waiting.popleft())
 
-    def _submit(self, entry: _Entry) -> None:
-        if entry.ready is None:
-            assert entry.error is not None
-            entry.placed.set_exception(entry.error)
-            return
+    def _submit(self, request: Future[Ready], placed: Future[range]) -> None:
         try:
-            outcome = self._session.submit(*entry.ready)
+            outcome = self._session.submit(*request.result())
         except BaseException as error:
-            entry.placed.set_exception(error)
+            placed.set_exception(error)
             return
-        outcome.add_done_callback(lambda done: _settle(entry.placed, done))
+        outcome.add_done_callback(lambda done: _settle(placed, done))
 
 
 def _settle(placed: Future[range], done: Future[Outcome]) -> None:
@@ -289,3 +286,287 @@ def _settle(placed: Future[range], done: Future[Outcome]) -> None:
         placed.set_result(range(found[0], found[1]))
     except BaseException as error:
         placed.set_exception(error)
+
+
+# --- coordination
+
+
+class ObjectBrokers(BrokerRegistry):
+    """The brokers of one store, as one of them sees them. `nodes` is thread-safe, the rest is not."""
+
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
+        #: Identifies this run of this process's broker.
+        self.run = uuid.uuid4().hex
+        #: The run and the beat of each other broker, and since when they were seen.
+        self._seen: dict[int, tuple[str, int, Stopwatch]] = {}
+        #: The epochs of this broker's claims, by group.
+        self.claims: dict[str, int] = {}
+
+    def join(self, node_id: int | None, host: str, port: int) -> int:
+        action = {"do": "register broker", "id": node_id, "run": self.run, "host": host, "port": port}
+        (found,) = self._session.commit([action])
+        assert isinstance(found, int)
+        self.node = Node(found, host, port)
+        return found
+
+    def listens(self) -> None:
+        node = self.node
+        if node is None:
+            return
+        for each in self._session.look(_registered):
+            if each.run != self.run and (each.node.host, each.node.port) == (node.host, node.port):
+                _logger.info("broker %d was at this address before, and is removed", each.node.id)
+                self._remove(each.node.id, each.run, None)
+
+    def nodes(self) -> Sequence[Node]:
+        found = {each.node.id: each.node for each in self._session.peek(_registered)}
+        if self.node is not None:
+            found[self.node.id] = self.node
+        return [found[each] for each in sorted(found)]
+
+    def beat(self, timeout_s: float) -> None:
+        node = self.node
+        if node is None:
+            return
+        try:
+            self._session.commit([{"do": "beat", "id": node.id, "run": self.run}])
+        except Conflict:
+            others = self._session.peek(lambda state: state.entries.get(f"broker/{node.id}"))
+            if others is not None:
+                _logger.error("another broker has the node id %d: each needs its own (node_id)", node.id)
+                return
+            _logger.warning("broker %d was removed by another one, and registers again", node.id)
+            self.join(node.id, node.host, node.port)
+        self._remove_silent(timeout_s)
+
+    def _remove_silent(self, timeout_s: float) -> None:
+        seen = {}
+        for node, run, beat in self._session.peek(_registered):
+            before = self._seen.get(node.id)
+            since = before[2] if before is not None and before[:2] == (run, beat) else Stopwatch()
+            seen[node.id] = run, beat, since
+            if run != self.run and since.elapsed_s >= timeout_s and self._remove(node.id, run, beat):
+                _logger.warning("broker %d gives no sign of life, and is removed", node.id)
+        self._seen = seen
+
+    def _remove(self, node_id: int, run: str, beat: int | None) -> bool:
+        """Remove a broker, with that beat if one is given, and return whether it was removed."""
+        try:
+            self._session.commit([{"do": "remove broker", "id": node_id, "run": run, "beat": beat}])
+        except Conflict:
+            return False  # it has sent another heartbeat, or is gone
+        return True
+
+    def leave(self) -> None:
+        node, self.node = self.node, None
+        if node is not None:
+            try:
+                self._remove(node.id, self.run, None)
+            except LogClosed:
+                pass
+
+    # --- groups
+
+    def commit_offsets(self, changes: Sequence[OffsetChange]) -> Sequence[GroupError | None]:
+        """Commit for several groups, usually in one commit."""
+        waiting = [(change, self._session.submit([self._action(change)])) for change in changes]
+        return [self._result(change, outcome) for change, outcome in waiting]
+
+    def _action(self, change: OffsetChange) -> dict[str, Any]:
+        rows: list[list[object]] = []
+        known = self._session.peek(lambda state: {topic: state.topic(topic) for topic, _ in change.offsets})
+        names: dict[str, str] = {}
+        for (topic, partition), new in change.offsets.items():
+            entry = known[topic]
+            topic_id = new.topic_id if new is not None else (entry or {}).get("id")
+            if entry is None or entry["id"] != topic_id:
+                continue  # deleted meanwhile
+            names[topic_id] = topic
+            if new is None:
+                rows.append([topic_id, partition, None, "", -1])
+                continue
+            epoch = new.leader_epoch if new.told_epoch is None else new.told_epoch
+            rows.append([topic_id, partition, new.offset, new.metadata, epoch])
+        action: dict[str, Any] = {"do": "commit offsets", "group": change.group, "offsets": rows, "topics": names}
+        if not change.by_server:
+            action["outside"] = True
+        else:
+            action["claim"] = [self.run, self.claims.get(change.group, 0)]
+        return action
+
+    def _result(self, change: OffsetChange, outcome: Future[Outcome]) -> GroupError | None:
+        try:
+            results(outcome.result())
+        except TopicNotFound:  # deleted after the lookup: the others are committed without it
+            self._session.look(lambda state: None, fresh=True)
+            return self._result(change, self._session.submit([self._action(change)]))
+        except (GroupActive, NotCoordinator) as error:
+            return error
+        return None
+
+
+class ObjectClaim(CoordinatorClaim):
+    """Claim to coordinate one group. Consumers that opened the store directly keep brokers out. A consumer that is
+    silent for its session timeout, by the clock of this process, is removed."""
+
+    def __init__(self, session: StoreSession, brokers: ObjectBrokers, group: str, address: str) -> None:
+        self._session = session
+        self._brokers = brokers
+        self._group = group
+        self._address = address
+        #: Epoch of the claim, once it was taken.
+        self._epoch = -1
+        #: The beat of each consumer, and since when it was seen.
+        self._seen: dict[str, tuple[int, Stopwatch]] = {}
+
+    @property
+    def may_succeed(self) -> bool:
+        found = self._session.look(self._members, fresh=True)
+        return all(self._seen.get(member, (beat,))[0] == beat for member, beat, _ in found)
+
+    def _members(self, state: State) -> list[tuple[str, int, int]]:
+        prefix = f"member/{quoted(self._group)}/"
+        found = [(unquote(name.removeprefix(prefix)), state.entries.get(name)) for name in state.entries.names(prefix)]
+        return [(member, each["beat"], each["timeout_ms"]) for member, each in found]
+
+    def _remove_silent(self) -> None:
+        for member, beat, timeout_ms in self._session.look(self._members, fresh=True):
+            seen = self._seen.setdefault(member, (beat, Stopwatch()))
+            if seen[0] == beat and seen[1].elapsed_ms >= timeout_ms:
+                with suppress(Conflict):  # it has sent one, or has left
+                    action = {"do": "remove member", "group": self._group, "member": member, "beat": beat}
+                    self._session.commit([action])
+
+    def take(self) -> None:
+        self._remove_silent()
+        node = self._brokers.node
+        action = {
+            "do": "claim group",
+            "group": self._group,
+            "id": -1 if node is None else node.id,
+            "run": self._brokers.run,
+            "address": self._address,
+            "epoch": None,
+        }
+        (epoch,) = self._session.commit([action])
+        assert isinstance(epoch, int)
+        self._epoch = self._brokers.claims[self._group] = epoch
+
+    @property
+    def current(self) -> bool:
+        served = self._session.peek(lambda state: state.entries.get(f"served/{quoted(self._group)}"))
+        return served is not None and [served[2], served[0]] == [self._brokers.run, self._epoch]
+
+    def release(self) -> None:
+        claims = self._brokers.claims
+        if claims.get(self._group) != self._epoch:
+            return
+        del claims[self._group]
+        claim = [self._brokers.run, self._epoch]
+        with suppress(NotCoordinator, Conflict):  # another broker coordinates it
+            self._session.commit([{"do": "release group", "group": self._group, "claim": claim}])
+
+
+class _Registered(NamedTuple):
+    """A registered broker."""
+
+    node: Node
+    run: str
+    beat: int
+
+
+def _registered(state: State) -> list[_Registered]:
+    found = []
+    for name in state.entries.names("broker/"):
+        entry = state.entries.get(name)
+        node = Node(int(name.partition("/")[2]), entry["host"], entry["port"])
+        found.append(_Registered(node, entry["run"], entry["beat"]))
+    return found
+
+
+class ObjectTransactionalIds(TransactionalIds):
+    """The transactional ids of one store. Thread-safe."""
+
+    is_shared = True
+
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
+        self._lock = forkable(threading.Lock())
+        self._ids = iter(range(0))
+
+    def get(self, name: str) -> tuple[int, Mapping[str, Any]] | None:
+        """Return version and fields, as of the last folded commit."""
+        found = self._session.peek(lambda state: state.entries.get(f"transaction/{quoted(name)}"))
+        return None if found is None else (found[0], found[1])
+
+    def all(self) -> Mapping[str, tuple[int, Mapping[str, Any]]]:
+        return self._session.peek(_all)
+
+    def pending(self, group: str) -> frozenset[TopicPartition]:
+        found = self._session.peek(lambda state: state.entries.get(f"pending/{quoted(group)}", {}))
+        return frozenset((topic, partition) for shares in found.values() for topic, partition in shares)
+
+    def save(
+        self,
+        name: str,
+        version: int,
+        fields: Mapping[str, Any] | None,
+        *,
+        markers: Sequence[TransactionMarker] = (),
+        offsets: Mapping[str, Sequence[StagedOffset]] | None = None,
+    ) -> None:
+        saving = {"do": "save transaction", "name": name, "version": version, "fields": fields}
+        while True:
+            actions, inline = self._session.peek(lambda state: _ending(state, markers, offsets or {}))
+            try:
+                self._session.commit([saving, *actions], inline)
+                return
+            except TopicNotFound:  # deleted meanwhile: the next attempt leaves it out
+                self.refresh()
+
+    def refresh(self) -> None:
+        self._session.look(lambda state: None, fresh=True)
+
+    def new_producer_id(self) -> int:
+        with self._lock:
+            found = next(self._ids, None)
+            if found is None:
+                (first,) = self._session.commit([{"do": "take numbers", "name": "producer", "count": _BLOCK}])
+                assert isinstance(first, int)
+                self._ids = iter(range(first, first + _BLOCK))
+                found = next(self._ids)
+            return found
+
+
+def _all(state: State) -> dict[str, tuple[int, Mapping[str, Any]]]:
+    found = {}
+    for name in state.entries.names("transaction/"):
+        version, fields = state.entries.get(name)
+        found[unquote(name.partition("/")[2])] = (version, fields)
+    return found
+
+
+def _ending(
+    state: State, markers: Sequence[TransactionMarker], offsets: Mapping[str, Sequence[StagedOffset]]
+) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Return the actions that end a transaction in those of its topics that still exist."""
+    actions: list[dict[str, Any]] = []
+    inline: list[bytes] = []
+    for each in markers:
+        if state.entries.get(f"end/{each.topic_id}/{each.partition}") is None:
+            continue
+        data = bytes(marker(each.producer_id, each.epoch, 0, now_ms(), commit=each.commit))
+        what = described(rows_of(memoryview(data)))
+        actions.append(append_action(each.topic_id, each.partition, INLINE, what, None))
+        inline.append(data)
+    for group, staged in offsets.items():
+        rows, names = [], {}
+        for topic, partition, offset, epoch, metadata in staged:
+            entry = state.topic(topic)
+            if entry is not None and partition < entry["partitions"]:
+                rows.append([entry["id"], partition, offset, metadata, epoch])
+                names[entry["id"]] = topic
+        if rows:
+            actions.append({"do": "commit offsets", "group": group, "offsets": rows, "topics": names, "decided": True})
+    return actions, inline
