@@ -29,7 +29,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...errors import CorruptData
 from . import checkpoints
@@ -136,7 +136,7 @@ class Collector:
         report = CollectionReport()
         view = self._view()
         # After the notes were read, so that the state includes every commit that they refer to, and its references.
-        number, referenced = self._session.look(_referenced, fresh=True)
+        number, referenced = self._session.look(lambda state: (state.number, state.referenced()), fresh=True)
         behind = max(self._behind_checkpoints(report, number), view.last.behind)
         assert max(view.last.commits, behind) <= number
         self._remove_garbage(report, view, referenced)
@@ -211,7 +211,7 @@ class Collector:
             is_large = entry.size_bytes > (TOMBSTONE_BYTES if number < view.aged.behind else SMALL_BYTES)
             if entry.key in referenced or entry.key in view.condemned:
                 kept.append(number)
-            elif is_large and self._has_batches(entry.key):
+            elif is_large and (commit := self._commit(entry.key)) is not None and commit.inline:
                 kept.append(number)
                 empty.append(entry.key)
             elif number < view.aged.behind:
@@ -222,10 +222,6 @@ class Collector:
         if view.sweep:
             self._bucket.put(_SWEPT, b"")
         return min(kept)
-
-    def _has_batches(self, key: str) -> bool:
-        commit = self._commit(key)
-        return commit is not None and bool(commit.inline)
 
     def _commit(self, key: str) -> Commit | None:
         """Return a commit; None if it is gone or a tombstone."""
@@ -254,7 +250,7 @@ class Collector:
 
     def _collect_uploads(self, report: CollectionReport, view: _View) -> None:
         uploads = [entry for prefix in (STAGED, SEGMENTS) for entry in self._bucket.list(prefix)]
-        numbers = {entry.key: number for entry in uploads if (number := begun(entry.key)) is not None}
+        numbers = {entry.key: number for entry in uploads if (number := begun_at(entry.key)) is not None}
         if not self._raise_floor(view, view.aged.commits, numbers, {entry.key: entry for entry in uploads}):
             return
         # After the commit that raised the floor: only now can nothing refer to them any more.
@@ -280,10 +276,7 @@ class Collector:
     # --- garbage
 
     def _condemned(self) -> set[str]:
-        found: set[str] = set()
-        for entry in self._bucket.list(GARBAGE):
-            found.update(read_garbage(self._bucket, entry.key))
-        return found
+        return {key for entry in self._bucket.list(GARBAGE) for key in read_garbage(self._bucket, entry.key)}
 
     def _condemn(self, report: CollectionReport, keys: list[str]) -> None:
         for start in range(0, len(keys), _MOST_KEYS):
@@ -329,16 +322,10 @@ class Collector:
             do(key)
 
         if self._workers < 2 or len(wanted) < 2:
-            for key in wanted:
-                checked(key)
-            return
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="sawlog-collect") as pool:
-            for _ in pool.map(checked, wanted):
-                pass
-
-
-def _referenced(state: State) -> tuple[int, set[str]]:
-    return state.number, state.referenced()
+            list(map(checked, wanted))
+        else:
+            with ThreadPoolExecutor(self._workers, thread_name_prefix="sawlog-collect") as pool:
+                list(pool.map(checked, wanted))
 
 
 def note_of(key: str) -> Note:
@@ -352,13 +339,4 @@ def read_garbage(bucket: Bucket, key: str) -> list[str]:
     data = bucket.get(key)
     if data is None:
         return []
-    text: Any = opened(data, _GARBAGE, key)[0]
-    return [str(each) for each in text]
-
-
-def begun(key: str) -> int | None:
-    """Return when an upload was begun; None if the key is not that of an upload."""
-    try:
-        return begun_at(key)
-    except ValueError:
-        return None
+    return [str(each) for each in opened(data, _GARBAGE, key)[0]]

@@ -30,7 +30,7 @@ from ...errors import CorruptData, InvalidConfig, StoreNotFound
 from . import checkpoints
 from .bucket import Bucket
 from .checkpoints import CHECKPOINTS, Checkpoint
-from .collect import GARBAGE, NOTES, begun, note_of, read_garbage
+from .collect import GARBAGE, NOTES, note_of, read_garbage
 from .journal import STORE, STORE_COPY, StoreParameters
 from .state import State
 from .state.commit import (
@@ -42,6 +42,7 @@ from .state.commit import (
     Commit,
     Nonce,
     UpgradeRequired,
+    begun_at,
     commit_key,
     verified_commit,
 )
@@ -116,7 +117,7 @@ def diagnose(bucket: Bucket) -> Diagnosis:
     reason = _fold(bucket, found.state)
     end = found.state.number
     recorded = {
-        **{key: number for key in uploads if (number := begun(key)) is not None},
+        **{key: number for key in uploads if (number := begun_at(key)) is not None},
         **{key: note_of(key).commits for key in notes},
         **{each.key: each.number for each in listed},
     }

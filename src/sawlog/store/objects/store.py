@@ -106,8 +106,12 @@ class ObjectStore(base.Store):
         if mode not in ("w", "r"):
             raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
         given = _options(options)
-        linger_s = _linger_s(linger_ms, given.pop("linger_ms", None))
-        room = _cache_bytes(cache_bytes, given.pop("cache_bytes", None))
+        linger = _number(linger_ms, given.pop("linger_ms", None), 0)
+        if type(linger) not in (int, float) or not 0 <= linger < 60_000:
+            raise InvalidConfig(f"linger_ms must be a number of milliseconds, from 0 to below 60000, not {linger!r}")
+        room = _number(cache_bytes, given.pop("cache_bytes", None), CACHE_BYTES)
+        if type(room) is not int or room < 0:
+            raise InvalidConfig(f"cache_bytes must be a number of bytes, or 0 for no cache, not {room!r}")
         place = cache_path or given.pop("cache_path", None)
         if parameters is not None and not isinstance(parameters, StoreParameters):
             raise InvalidConfig(
@@ -124,7 +128,9 @@ class ObjectStore(base.Store):
         is_remote = not bucket.url.startswith(("memory://", "file://"))
         place = (place or default_path()) if room and is_remote else None
         cache = None if place is None else BlockCache(place, store_id, room)
-        session = StoreSession(bucket, mode, agreed, clocks=clocks, cache=cache, linger_s=linger_s, founded=founded)
+        session = StoreSession(
+            bucket, mode, agreed, clocks=clocks, cache=cache, linger_s=linger / 1000, founded=founded
+        )
         made = cls(session, store_id)
         if not lazily:
             session.check_end()
@@ -367,30 +373,10 @@ def _options(given: object) -> dict[str, Any]:
     return dict(given)
 
 
-def _number(given: object, option: str | None) -> object:
-    """Return the argument, or else the option, as a number if it is one."""
-    wanted: object = option if given is None else given
+def _number(given: object, option: object, default: int) -> Any:
+    """Return the argument, the option or the default. An option may be the text of a number."""
+    wanted = next((each for each in (given, option) if each is not None), default)
     return int(wanted) if isinstance(wanted, str) and wanted.isdecimal() else wanted
-
-
-def _cache_bytes(given: object, option: str | None) -> int:
-    """Return the size of the cache from the argument or the option."""
-    wanted = _number(given, option)
-    if wanted is None:
-        return CACHE_BYTES
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
-        raise InvalidConfig(f"cache_bytes must be a number of bytes, or 0 for no cache, not {wanted!r}")
-    return wanted
-
-
-def _linger_s(given: object, option: str | None) -> float:
-    """Return how long a commit waits for others, from the argument or the option."""
-    wanted = _number(given, option)
-    if wanted is None:
-        return 0.0
-    if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or not 0 <= wanted < 60_000:
-        raise InvalidConfig(f"linger_ms must be a number of milliseconds, from 0 to below 60000, not {wanted!r}")
-    return wanted / 1000
 
 
 # --- sawlog.json

@@ -25,7 +25,6 @@ from ..base import JobStaging, TaskStaging, Transaction
 from ..directory.transactions.pending import KEPT_MS
 from ..directory.transactions.staging import Intent, Part, Piece, PlacedOffsets, check_name, check_replay, merged
 from .session import StoreSession, refused_with, results
-from .state import State
 from .state.commit import INLINE, STAGED, BatchDescription, append_action, begun_at, described, job_of
 from .topic import ObjectTopic
 
@@ -243,15 +242,12 @@ class ObjectStaging(JobStaging):
         objects are kept."""
         self._session.commit([{"do": "void", "job": job}])
 
-        def view(state: State) -> tuple[int, set[str]]:
-            return state.voided(job), state.referenced()
-
-        voided, referenced = self._session.look(
-            view, fresh=True
-        )  # only a state after the commit makes it safe to delete
+        # Only a state after the commit makes it safe to delete.
+        voided, referenced = self._session.look(lambda state: (state.voided(job), state.referenced()), fresh=True)
         for entry in self._session.bucket.list(STAGED):
             # Later uploads may be adopted once the floor has passed and the job is forgotten.
-            if job_of(entry.key) == job and begun_at(entry.key) <= voided and entry.key not in referenced:
+            is_void = job_of(entry.key) == job and (begun_at(entry.key) or 0) <= voided
+            if is_void and entry.key not in referenced:
                 self._session.bucket.delete(entry.key)
 
 

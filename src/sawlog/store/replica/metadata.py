@@ -47,13 +47,10 @@ def topic_actions(
     requests: list[list[Action]] = []
     problems: dict[str, str] = {}
     wanted = {topic.name: topic for topic in topics}
-    known = session.look(lambda state: {name: state.topic(name) for name in state.topics()})
+    known = session.look(lambda state: {name: state.topic(name) or {} for name in state.topics()})
     for name, entry in known.items():
-        assert entry is not None
-        if given.topics and name not in given.topics:
-            continue
         topic = wanted.get(name)
-        if topic is not None and topic.id == entry["id"]:
+        if (given.topics and name not in given.topics) or (topic is not None and topic.id == entry["id"]):
             continue
         if entry["id"] in ids:  # renamed at the source; the replica may have its only records
             problems[name] = (
@@ -67,10 +64,8 @@ def topic_actions(
                 f"the topic {name} was deleted and recreated at the source; the replica keeps the one of before. "
                 f"Delete it there, or replicate with --delete"
             )
-    named = {entry["id"]: name for name, entry in known.items() if entry is not None}
+    named = {entry["id"]: name for name, entry in known.items()}
     for name, topic in wanted.items():
-        before = known.get(name)
-        is_new = before is None or before["id"] != topic.id
         if (other := named.get(topic.id, name)) != name:  # the replica may have its only records, under that name
             problems[name] = (
                 f"the topic {name} has replaced another one: it is {other} in the replica, which keeps it. Ship to "
@@ -78,16 +73,13 @@ def topic_actions(
             )
         if name in problems:
             continue
-        if is_new:
-            fields = {"name": name, "id": topic.id, "partitions": topic.partitions, "settings": dict(topic.settings)}
+        before, settings = known.get(name, {}), dict(topic.settings)
+        fields = {"name": name, "id": topic.id, "partitions": topic.partitions, "settings": settings}
+        if before.get("id") != topic.id:
             requests.append([{"do": "create topic", **fields}])
-        elif before is not None and (
-            before["partitions"] != topic.partitions or dict(before["settings"]) != dict(topic.settings)
-        ):
-            gone = dict.fromkeys(set(before["settings"]) - set(topic.settings))
-            changes = {**dict(topic.settings), **gone}
-            count = max(topic.partitions, before["partitions"])
-            fields = {"name": name, "id": topic.id, "partitions": count, "settings": changes}
+        elif before["partitions"] != topic.partitions or dict(before["settings"]) != settings:
+            fields["partitions"] = max(topic.partitions, before["partitions"])
+            fields["settings"] = {**settings, **dict.fromkeys(set(before["settings"]) - set(settings))}
             requests.append([{"do": "alter topic", **fields}])
     return requests, problems
 

@@ -36,11 +36,10 @@ from ..objects.bucket import Unanswered, public_options
 from ..objects.session import StoreSession, rejection
 from ..objects.state import Outcome, State
 from ..objects.store import ObjectStore
-from ..objects.topic import ObjectTopic
 from . import metadata
 from .metadata import changed_documents, changed_offsets, record_address, topic_actions
 from .points import Points
-from .shipment import ReplicaPartition, Shipment, advance, checked, cut_below, filled, move_start, same_at
+from .shipment import ReplicaPartition, Shipment, advance, checked, cut_below, filled, is_same_batch, move_start
 
 
 class Lag(NamedTuple):
@@ -387,9 +386,7 @@ class Replicator(Closing):
         last = place.end - 1
         if place.start == place.end or last < log.lowest_offset:
             return
-        replica = ObjectTopic(self._session, partition[0], place.topic_id).partition(partition[1])._uncached()
-        theirs = replica.fetch(last, 1, isolation="uncommitted").raw
-        if not same_at(log.fetch(last, 1, isolation="uncommitted").raw, theirs, last):
+        if not is_same_batch(self._session, log, partition[0], place.topic_id, partition[1], last):
             raise ImportMismatch(
                 f"{partition[0]}/{partition[1]} has another record at offset {last} than the replica: the replica was "
                 f"written to, or it is one of another store; nothing is shipped over it"

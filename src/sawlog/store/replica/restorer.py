@@ -34,11 +34,10 @@ from ..objects.state import State
 from ..objects.state.commit import Extent, epoch_of
 from ..objects.state.entries import Entries
 from ..objects.store import ObjectStore
-from ..objects.topic import ObjectTopic
 from .metadata import documents_of
 from .points import Points, shown
 from .replicator import Lag, Progress
-from .shipment import between, cut_below, read_ahead, same_at
+from .shipment import between, cut_below, is_same_batch, read_ahead
 
 #: Polling interval for changes of the bucket.
 POLL_S = 0.5
@@ -101,9 +100,7 @@ class Restorer(Closing):
 
     def _begin(self) -> None:
         """Mark the directory as incomplete, or continue an incomplete one."""
-        moment = "now"
-        if self._at_commit is not None:
-            moment = f"commit {self._at_commit}"
+        moment = "now" if self._at_commit is None else f"commit {self._at_commit}"
         if self._until_ms is not None:
             moment = shown(self._until_ms)
         wanted = Standby(self._session.bucket.url, moment, complete=False)
@@ -236,9 +233,7 @@ class Restorer(Closing):
         last = log.next_offset - 1
         if (name, number) in self._compared or last < max(log.lowest_offset, start):
             return
-        source = ObjectTopic(self._session, name, topic_id).partition(number)._uncached()
-        theirs = source.fetch(last, 1, isolation="uncommitted").raw
-        if not same_at(log.fetch(last, 1, isolation="uncommitted").raw, theirs, last):
+        if not is_same_batch(self._session, log, name, topic_id, number, last):
             raise ImportMismatch(
                 f"{log.path} has another record at offset {last} than {self._session.bucket.url}: the bucket was "
                 "rolled back since this restore began, or is another one; restore into a new directory"
@@ -283,15 +278,12 @@ class Restorer(Closing):
             for (topic_id, number), (offset, metadata, epoch) in wanted.offsets(group).items():
                 if topic_id not in ids:
                     continue
-                partition = ids[topic_id], number
-                was = before.get(partition)
-                if was is None or (was.offset, was.metadata, was.leader_epoch, was.topic_id) != (
-                    offset,
-                    metadata,
-                    epoch,
-                    topic_id,
-                ):
-                    made[partition] = Committed(offset, topic_id, metadata, now_ms(), "", epoch)
+                new, was = (
+                    Committed(offset, topic_id, metadata, now_ms(), "", epoch),
+                    before.get((ids[topic_id], number)),
+                )
+                if was is None or replace(was, time_ms=new.time_ms, member="") != new:
+                    made[ids[topic_id], number] = new
             if made:
                 changes.append((group, made))
         gone = set(self._store.groups._offsets.groups()) - set(wanted.groups())

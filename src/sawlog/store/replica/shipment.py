@@ -22,6 +22,7 @@ from ...batch.read import decode
 from ...errors import ImportMismatch
 from ...log.batches import Chunk
 from ...log.ingest import checked_rows, fillers, rows_of
+from ...log.log import Log
 from ...log.rebatch import Rebatcher, RewriteOptions
 from ...log.rewrite import ReplacementFile
 from ...log.segment import Segment
@@ -30,6 +31,7 @@ from ..objects.maintenance import ChunkOrigin, RewriteBuffer
 from ..objects.session import StoreSession
 from ..objects.state import Outcome
 from ..objects.state.commit import INLINE, Extent, append_action, described
+from ..objects.topic import ObjectTopic
 
 #: Larger shipments are uploaded before the commit that refers to them.
 _INLINE_BYTES = 1 << 20
@@ -253,7 +255,14 @@ def filled(raw: bytes, start: int, end: int, epoch: int) -> Batches:
     return Batches(made, rows_of(made))
 
 
-def same_at(one: bytes, other: bytes, offset: int) -> bool:
+def is_same_batch(session: StoreSession, log: Log, topic: str, topic_id: str, partition: int, offset: int) -> bool:
+    """Return whether a log and its copy, as the bucket has it now, have the same batch at an offset."""
+    copy = ObjectTopic(session, topic, topic_id).partition(partition)._uncached()
+    mine, theirs = (each.fetch(offset, 1, isolation="uncommitted").raw for each in (log, copy))
+    return _same_at(mine, theirs, offset)
+
+
+def _same_at(one: bytes, other: bytes, offset: int) -> bool:
     """Return whether two batches that contain an offset are the same: byte for byte except for the leader epoch or, if
     one was rewritten by compaction, whether both have the same record at the offset, where both have it."""
     if one[:12] == other[:12] and one[16:HEADER_BYTES] == other[16:HEADER_BYTES]:

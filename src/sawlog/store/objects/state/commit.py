@@ -267,11 +267,10 @@ def in_runs(
         yield run
 
 
-def begun_at(key: str) -> int:
-    """Return the number of commits known when an upload began. Raises `ValueError` for the key of another object."""
-    if not key.startswith((STAGED, SEGMENTS)):
-        raise ValueError(key)
-    return int(key.rpartition("/")[2].partition("-")[0])
+def begun_at(key: str) -> int | None:
+    """Return the number of commits known when an upload began; None for the key of another object."""
+    number = key.rpartition("/")[2].partition("-")[0]
+    return int(number) if key.startswith((STAGED, SEGMENTS)) and number.isdecimal() else None
 
 
 def job_of(key: str) -> str | None:

@@ -341,10 +341,9 @@ class MutableState:
 
     def check_floor(self, key: str) -> None:
         """Reject an upload that was begun so long ago that it may have been removed."""
-        try:
-            known, job = begun_at(key), job_of(key)
-        except ValueError:
-            raise Rejected("InvalidConfig", "the key is not that of an upload") from None
+        known, job = begun_at(key), job_of(key)
+        if known is None:
+            raise Rejected("InvalidConfig", "the key is not that of an upload")
         if known < self.floor:
             raise Rejected("Void", f"{key} was begun below commit {self.floor}, and may be gone: upload it again")
         if job is not None and known <= self.voided(job):
