@@ -28,7 +28,7 @@ from ...storage.forking import forkable
 from ..names import REPLICA
 
 if TYPE_CHECKING:
-    from ..objects.tiered import TieredStore
+    from ..objects.store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Replica:
         self._id = store_id
         self._lock = forkable(threading.Lock())
         #: Open replicas by URL: the recorded address may change.
-        self._opened: dict[str, TieredStore] = {}
+        self._opened: dict[str, ObjectStore] = {}
         self._closed = False
 
     @property
@@ -71,7 +71,13 @@ class Replica:
         """Recorded address; None if there is none."""
         return ReplicaAddress.load(self._directory)
 
-    def open(self) -> TieredStore:
+    def partition(self, topic: str, topic_id: str, partition: int, config: LogConfig) -> RemoteLog:
+        """Open a partition in the replica."""
+        from ..objects.tiered import TieredLog
+
+        return TieredLog(self.open()._session, self._id, topic, topic_id, partition, config)
+
+    def open(self) -> ObjectStore:
         """Return the open replica. `RemoteUnavailable` if no address is recorded or the replica does not answer."""
         path = self._directory.path
         try:
@@ -93,17 +99,15 @@ class Replica:
                 self._opened[address.url] = self._open(address)
             return self._opened[address.url]
 
-    def _open(self, address: ReplicaAddress) -> TieredStore:
+    def _open(self, address: ReplicaAddress) -> ObjectStore:
         from ..objects.store import ObjectStore
-        from ..objects.tiered import TieredStore
 
         try:
-            store = ObjectStore.open(address.url, "r", options=address.options, lazily=True)
+            return ObjectStore.open(address.url, "r", options=address.options, lazily=True)
         except SawlogError as error:
             raise RemoteUnavailable(
                 errno.EIO, f"the replica {address.url} of {self._directory.path} cannot be opened: {error}"
             ) from error
-        return TieredStore(store, self._id)
 
     def close(self) -> None:
         """Close the open replicas."""
@@ -134,4 +138,4 @@ class ReplicaPlace:
 
     def open(self) -> RemoteLog:
         """Open the partition in the replica."""
-        return self.replica.open().log(self.topic, self.topic_id, self.partition, self.config)
+        return self.replica.partition(self.topic, self.topic_id, self.partition, self.config)

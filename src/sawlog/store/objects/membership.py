@@ -355,10 +355,15 @@ def members_of(state: State, group: str) -> dict[str, Member]:
     found: dict[str, Member] = {}
     for name in state.entries.names(prefix):
         each, id_ = state.entries.get(name), name.removeprefix(prefix)
-        topics, timeout = tuple(each["topics"]), int(each["timeout_ms"])
-        works = bool(each["works"])
         found[id_] = Member(
-            id_, each["name"], each["process"], topics, timeout, int(each["beat"]), int(each["time_ms"]), works
+            id=id_,
+            name=each["name"],
+            process=each["process"],
+            topics=tuple(each["topics"]),
+            session_timeout_ms=int(each["timeout_ms"]),
+            beat=int(each["beat"]),
+            time_ms=int(each["time_ms"]),
+            works=bool(each["works"]),
         )
     return found
 

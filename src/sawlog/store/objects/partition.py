@@ -66,16 +66,16 @@ class ObjectPartition(Partition):
 
     def _patient(self) -> ObjectPartition:
         """Return this partition for a caller that polls: an idle store is polled about once a second."""
-        return ObjectPartition(
-            self._session, self._topic, self._id, self._number, self.config, calm=True, cached=self._cached
-        )
+        return self._variant(calm=True, cached=self._cached)
 
     def _uncached(self) -> ObjectPartition:
         """Return this partition without caches: every record is read from the bucket. For callers that delete or
         acknowledge something because the bucket has it."""
-        return ObjectPartition(
-            self._session, self._topic, self._id, self._number, self.config, calm=self._calm, cached=False
-        )
+        return self._variant(calm=self._calm, cached=False)
+
+    def _variant(self, *, calm: bool, cached: bool) -> ObjectPartition:
+        where = self._topic, self._id, self._number
+        return ObjectPartition(self._session, *where, self.config, calm=calm, cached=cached)
 
     # --- properties
 

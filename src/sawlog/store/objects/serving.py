@@ -22,7 +22,7 @@ import logging
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
@@ -38,9 +38,10 @@ from ...log.reader import Fetched
 from ...log.transactions import marker
 from ...storage.forking import forkable
 from ..base import Store, TopicPartition
-from ..groups import CoordinatorClaim, OffsetChange, check_group_name
+from ..groups import CoordinatorClaim, Member, OffsetChange, check_group_name
 from ..serving import BrokerRegistry, Node, StagedOffset, StoreService, TransactionalIds, TransactionMarker
 from ..settings import log_config
+from .membership import members_of, remove_member
 from .partition import ObjectPartition, page_of
 from .session import StoreSession, results
 from .state import Outcome, State
@@ -422,21 +423,16 @@ class ObjectClaim(CoordinatorClaim):
 
     @property
     def may_succeed(self) -> bool:
-        found = self._session.look(self._members, fresh=True)
-        return all(self._seen.get(member, (beat,))[0] == beat for member, beat, _ in found)
+        return all(self._seen.get(each.id, (each.beat,))[0] == each.beat for each in self._members())
 
-    def _members(self, state: State) -> list[tuple[str, int, int]]:
-        prefix = f"member/{quoted(self._group)}/"
-        found = [(unquote(name.removeprefix(prefix)), state.entries.get(name)) for name in state.entries.names(prefix)]
-        return [(member, each["beat"], each["timeout_ms"]) for member, each in found]
+    def _members(self) -> Iterable[Member]:
+        return self._session.look(lambda state: members_of(state, self._group), fresh=True).values()
 
     def _remove_silent(self) -> None:
-        for member, beat, timeout_ms in self._session.look(self._members, fresh=True):
-            seen = self._seen.setdefault(member, (beat, Stopwatch()))
-            if seen[0] == beat and seen[1].elapsed_ms >= timeout_ms:
-                with suppress(Conflict):  # it has sent one, or has left
-                    action = {"do": "remove member", "group": self._group, "member": member, "beat": beat}
-                    self._session.commit([action])
+        for each in self._members():
+            beat, since = self._seen.setdefault(each.id, (each.beat, Stopwatch()))
+            if beat == each.beat and since.elapsed_ms >= each.session_timeout_ms:
+                remove_member(self._session, self._group, each)
 
     def take(self) -> None:
         self._remove_silent()
@@ -501,7 +497,7 @@ class ObjectTransactionalIds(TransactionalIds):
         return None if found is None else (found[0], found[1])
 
     def all(self) -> Mapping[str, tuple[int, Mapping[str, Any]]]:
-        return self._session.peek(_all)
+        return self._session.peek(_transactional_ids)
 
     def pending(self, group: str) -> frozenset[TopicPartition]:
         found = self._session.peek(lambda state: state.entries.get(f"pending/{quoted(group)}", {}))
@@ -539,12 +535,9 @@ class ObjectTransactionalIds(TransactionalIds):
             return found
 
 
-def _all(state: State) -> dict[str, tuple[int, Mapping[str, Any]]]:
-    found = {}
-    for name in state.entries.names("transaction/"):
-        version, fields = state.entries.get(name)
-        found[unquote(name.partition("/")[2])] = (version, fields)
-    return found
+def _transactional_ids(state: State) -> dict[str, tuple[int, Mapping[str, Any]]]:
+    found = {name: state.entries.get(name) for name in state.entries.names("transaction/")}
+    return {unquote(name.partition("/")[2]): (version, fields) for name, (version, fields) in found.items()}
 
 
 def _ending(

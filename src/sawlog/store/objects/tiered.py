@@ -1,4 +1,4 @@
-"""`TieredStore`: a replica as its source reads it, for records that were removed from the source.
+"""`TieredLog`: a partition of a replica as its source reads it, for records that were removed from the source.
 
 A copy has the offsets and topic ids of its source, so a partition is found by its topic's id, even if the topic was
 renamed. Records that the replica lacks, or cannot read, raise `RemoteUnavailable`; they are never silently skipped.
@@ -22,29 +22,12 @@ from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader
 from .state import State
 from .state.commit import COPY_OF, Commit, Extent, commit_key
-from .store import ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Size to read before read-ahead starts, since many callers want a single page.
 _FIRST_BYTES = 1 << 20
-
-
-class TieredStore:
-    """The replica of one store, for reading. Thread-safe."""
-
-    def __init__(self, store: ObjectStore, source_id: str) -> None:
-        self._store = store
-        #: The id of the source store.
-        self._source = source_id
-
-    def log(self, topic: str, topic_id: str, partition: int, config: LogConfig) -> TieredLog:
-        """Return one partition of the replica."""
-        return TieredLog(self._store._session, self._source, topic, topic_id, partition, config)
-
-    def close(self) -> None:
-        self._store.close()
 
 
 class TieredLog:
@@ -54,6 +37,7 @@ class TieredLog:
         self, session: StoreSession, source: str, topic: str, topic_id: str, partition: int, config: LogConfig
     ) -> None:
         self._session = session
+        #: The id of the source store.
         self._source = source
         self._topic, self._id, self._number = topic, topic_id, partition
         self._partition = ObjectPartition(session, topic, topic_id, partition, config)
