@@ -80,50 +80,52 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"{stale[0].name} is older than its sources and hides them: run `make kernel`")
 
 
-class Aside:
-    """Thousands of tests, and the libraries that they use, set aside: else each `gc.collect` of a test looks at all of
-    them, which takes a second. Again after a test that has changed that."""
+class FrozenHeap:
+    """Sets aside thousands of tests and the libraries that they use: otherwise each `gc.collect` of a test scans all of
+    them, which takes half a second.
+
+    For the same reason the heap stays frozen if a test freezes and unfreezes what it has made so far. Garbage is
+    collected first, so that only live objects are frozen.
+    """
 
     def __init__(self) -> None:
-        self._unfreeze = gc.unfreeze
-        self._is_set = False
-        gc.unfreeze = self._thaw
-
-    def _thaw(self) -> None:
-        self._unfreeze()
+        self._freeze, self._unfreeze = gc.freeze, gc.unfreeze
         self._is_set = False
 
     def set(self) -> None:
         if not self._is_set:
-            gc.collect()
-            gc.freeze()
             self._is_set = True
+            self._collect_and_freeze()
+            gc.freeze, gc.unfreeze = self._collect_and_freeze, lambda: None
+
+    def _collect_and_freeze(self) -> None:
+        gc.collect()
+        self._freeze()
 
     def end(self) -> None:
-        gc.unfreeze = self._unfreeze
+        gc.freeze, gc.unfreeze = self._freeze, self._unfreeze
         gc.unfreeze()
 
 
-_aside = Aside()
+_heap = FrozenHeap()
 
 
 def pytest_unconfigure() -> None:
     """Undo the freezing, so that libraries that report leaks at exit see an ordinary heap."""
-    _aside.end()
+    _heap.end()
 
 
-def pytest_runtest_setup() -> None:
-    """Before each test."""
-    _aside.set()
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before the CPU time of the test counts
+def pytest_runtest_protocol() -> Iterator[None]:
+    """Before the first test."""
+    _heap.set()
+    return (yield)
 
 
 @pytest.fixture
-def quick_collections() -> Iterator[None]:
+def quick_collections() -> None:
     """Freeze the heap for a test that calls `gc.collect` very often."""
-    gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def pytest_collection_finish() -> None:
