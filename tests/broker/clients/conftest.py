@@ -10,6 +10,7 @@ Kafka does.
 from __future__ import annotations
 
 import gc
+import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -187,10 +188,13 @@ def refusal(call: Callable[[], Any]) -> str:
     return caught.value.name
 
 
-@pytest.fixture(scope="session", autouse=True)
-def quiet_clients() -> None:
+@pytest.fixture(scope="module", autouse=True)
+def quiet_clients() -> Iterator[None]:
     """Silence the log lines of clients about a broker that is gone, which is normal in these tests."""
-    import logging
-
-    for name in ("kafka", "aiokafka"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in ("kafka", "aiokafka")]
+    before = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL)
+    yield
+    for each, level in zip(loggers, before, strict=True):
+        each.setLevel(level)
