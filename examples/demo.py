@@ -34,7 +34,7 @@ try:
 
     from sawlog.cli import charts as plot
 except ModuleNotFoundError as error:
-    sys.exit(f"the demo needs {error.name}: run make setup, or pip install '.[cli,spark,jre,delta,sql]' in a clone")
+    sys.exit(f"the demo needs {error.name}: run make setup, or pip install '.[cli,spark,sql]' in a clone")
 
 JOB = Path(__file__).with_name("demo_parts") / "job.py"
 PARTITIONS = 3

@@ -151,3 +151,22 @@ def test_installing_counts_the_packages_that_are_complete(steps: ModuleType, tmp
     assert now.now() == "installing 3 packages: 1 done"
     now.read("Successfully installed one-1.0 two-1.0 three-1.0\n")
     assert len(now.installed) == 3
+
+
+def test_a_group_is_expanded_with_the_groups_that_it_includes(
+    steps: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '[dependency-groups]\ndocs = ["sphinx>=8"]\ndev = ["sawlog[all]", { include-group = "docs" }, "ruff"]\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    assert steps.expand_groups(["--upgrade", "--group", "dev"]) == [
+        "--upgrade", "--editable", ".[all]", "sphinx>=8", "ruff",
+    ]  # fmt: skip
+
+
+def test_every_group_that_a_make_target_installs_exists(steps: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    groups = set(re.findall(r"--group ([\w-]+)", (ROOT / "Makefile").read_text()))
+    assert groups == {"dev", "bench", "dist", "servers", "fuzz"}
+    assert all(steps.requirements(group) for group in groups)

@@ -1,4 +1,7 @@
-"""Run `pip install` with the given arguments and show its progress: `python tools/install.py --editable '.[dev]'`.
+"""Run `pip install` with the given arguments and show its progress: `python tools/install.py --group dev`.
+
+`--group NAME` installs a dependency group of pyproject.toml. Recent versions of pip have this option; here it works
+with every pip.
 
 pip itself prints either nothing for minutes (`--quiet`) or several hundred lines. On a terminal this shows one updating
 line: the elapsed time, and the package that is being collected, downloaded (with its progress), built or installed.
@@ -19,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -56,6 +60,27 @@ ADVICE = {
     r"No module named pip": "The environment in .venv is incomplete: make distclean, then the same command again.",
 }
 OTHERWISE = "Run the same command again if it looks like an accident; what was downloaded is kept."
+
+
+def expand_groups(arguments: list[str]) -> list[str]:
+    """Replace each `--group NAME` by the requirements of the group."""
+    words = iter(arguments)
+    return [each for word in words for each in (requirements(next(words)) if word == "--group" else [word])]
+
+
+def requirements(group: str) -> list[str]:
+    """Return the requirements of a group and of the groups that it includes. Extras of sawlog mean the ones of this
+    clone, with sawlog installed in place."""
+    groups = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    found: list[str] = []
+    for each in groups[group]:
+        if isinstance(each, dict):
+            found += requirements(each["include-group"])
+        elif each.startswith("sawlog"):
+            found += ["--editable", f".{each.removeprefix('sawlog')}"]
+        else:
+            found.append(each)
+    return found
 
 
 class Steps:
@@ -243,7 +268,7 @@ def _near(path: Path) -> str:
 def main(arguments: list[str]) -> int:
     screen = Screen(sys.stdout)
     try:
-        code, steps = run(arguments, screen)
+        code, steps = run(expand_groups(arguments), screen)
     except KeyboardInterrupt:
         screen.end("interrupted; the same command goes on from here")
         return 130

@@ -247,7 +247,7 @@ def test_without_kafka_python_the_command_to_install_it_is_said(both: Both, monk
     monkeypatch.setitem(sys.modules, "kafka", None)
     for name in ("client", "remote"):
         monkeypatch.delitem(sys.modules, f"sawlog.broker.{name}", raising=False)
-    assert "pip install '.[kafka]'" in both[0]("topic", "list", *both[2]).failed(1)
+    assert "pip install '.[cli]'" in both[0]("topic", "list", *both[2]).failed(1)
 
 
 # --- where the store is

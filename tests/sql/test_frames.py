@@ -45,7 +45,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingPackage, match=r"pip install '\.\[polars\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install '\.\[sql\]'"):
         orders.polars()
     with pytest.raises(MissingPackage, match="pip install pandas"):
         orders.to_pandas()

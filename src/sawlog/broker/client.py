@@ -43,7 +43,7 @@ with warnings.catch_warnings():  # kafka-python reads its schemas with a functio
         from kafka.protocol.sasl import SaslHandshakeRequest
     except ImportError as error:
         raise MissingPackage(
-            "-b HOST:PORT needs kafka-python 3: run pip install '.[kafka]' in a clone of sawlog"
+            "-b HOST:PORT needs kafka-python 3: run pip install '.[cli]' in a clone of sawlog"
         ) from error
 
     class ConsumerGroupDescribeRequest(ApiMessage, load_json=__package__):  # type: ignore[call-arg, misc]

@@ -97,7 +97,7 @@ A pipeline over the topic `{topic}` of the sawlog store `{data}`.
 
 Each run adds the new records of the topic to the table `{table}` and recomputes `{table}_by_key`. Edit
 `transformations/{table}.py`, or add more files next to it. It needs
-`pip install '.[spark,pipelines]'`, run in a clone of sawlog.
+`pip install '.[spark]'`, run in a clone of sawlog.
 
 Tables and their catalog are in `spark-warehouse/` and `metastore_db/`, checkpoints in `storage/`. Remove all three to
 start again.

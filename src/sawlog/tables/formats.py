@@ -140,9 +140,8 @@ def span_of(values: Iterable[Span | None]) -> Span | None:
 
 
 FORMATS = ("delta", "iceberg", "parquet")
-#: The packages that the formats need, and the extra that installs them.
+#: The packages that the formats need. The extras `sql` and `spark` have both.
 _PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
-_INSTALL = {"delta": "pip install '.[delta]'", "iceberg": "pip install '.[iceberg]'"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +188,8 @@ def check_package(form: str) -> None:
     package = _PACKAGES.get(form)
     if package is not None and importlib.util.find_spec(package) is None:
         raise InvalidConfig(
-            f"{form.capitalize()} tables need {package}: run pip install {package}, or {_INSTALL[form]} in a clone of "
-            "sawlog"
+            f"{form.capitalize()} tables need {package}: run pip install {package}, or pip install '.[sql]' in a "
+            "clone of sawlog"
         )
 
 

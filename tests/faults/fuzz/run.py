@@ -236,7 +236,7 @@ def kept(chosen: list[str] | None) -> Iterator[tuple[Target, bytes]]:
 def cover(options: argparse.Namespace, tally: Tally) -> None:
     """One atheris process a target, on a package whose kernel is interpreted; what it keeps goes into the corpus."""
     if importlib.util.find_spec("atheris") is None:
-        say("atheris is not installed (pip install 'sawlog[fuzz]', CPython 3.11 to 3.14): no coverage")
+        say("atheris is not installed (python tools/install.py --group fuzz, CPython 3.11 to 3.14): no coverage")
         tally.violations.append("no atheris")
         return
     from .. import shadow
