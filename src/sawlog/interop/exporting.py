@@ -29,7 +29,7 @@ from ..log.log import Log
 from ..storage import Directory, FileDirectory, Storage
 from ..store.directory.topic import DirectoryTopic
 from .detection import format_named
-from .foreign import ExportJob, ExportOptions, ExportReport, Format, Progress, shifted
+from .foreign import ExportJob, ExportOptions, ExportReport, Progress
 from .records import Numbers
 
 #: Suffix of the directory of an unfinished export.
@@ -59,7 +59,31 @@ def export_log(
     is complete. The report counts the fields that the format cannot store.
     """
     check_local(path, "the target of an export")
-    return _export(format_named(format), log, str(path), start, end, options, progress)
+    system = format_named(format)
+    first = log.lowest_offset if start is None else start
+    # Records of open transactions can be exported only together with the batches that say so.
+    following = log.next_offset if system.keeps_batches else log.last_stable_offset
+    last = following if end is None else min(end, following)
+    if not log.lowest_offset <= first <= last:
+        raise OffsetOutOfRange(first, log.lowest_offset, log.next_offset, log.path)
+    with ExitStack() as stack:
+        parent, name = _parent_of(str(path), stack)
+        _check_target(parent, name)
+        partial = name + _PARTIAL
+        parent.remove_child(partial)
+        directory = parent.child(partial, create=True)
+        try:
+            report = system.write(log, directory, ExportJob(first, last, options, progress))
+            directory.sync()
+        except BaseException:
+            directory.close()
+            parent.remove_child(partial)
+            raise
+        directory.close()
+        parent.remove_child(name)
+        parent.rename(partial, name)
+        parent.sync()
+    return replace(report, path=str(path))
 
 
 def export_topic(
@@ -73,55 +97,6 @@ def export_topic(
     """Write all partitions of a topic below a data directory, in the directory layout of the other system."""
     check_local(path, "the target of an export")
     return format_named(format).write_topic(topic, str(path), options=options, progress=progress)
-
-
-def export_partitions(
-    format: Format, topic: DirectoryTopic, path: str, options: Mapping[str, object], progress: Progress | None
-) -> tuple[ExportReport, ...]:
-    """Export each partition of a topic into its own directory."""
-    logs = [topic.partition(number) for number in range(topic.partitions)]
-    total, done = sum(log.size_bytes for log in logs), 0
-    reports: list[ExportReport] = []
-    for number, log in enumerate(logs):
-        target = f"{path}/{format.place(topic.name, number)}"
-        reports.append(_export(format, log, target, None, None, options, shifted(progress, done, total)))
-        done += log.size_bytes
-    return tuple(reports)
-
-
-def _export(
-    format: Format,
-    log: Log,
-    path: str,
-    start: int | None,
-    end: int | None,
-    options: Mapping[str, object],
-    progress: Progress | None,
-) -> ExportReport:
-    first = log.lowest_offset if start is None else start
-    # Records of open transactions can be exported only together with the batches that say so.
-    following = log.next_offset if format.keeps_batches else log.last_stable_offset
-    last = following if end is None else min(end, following)
-    if not log.lowest_offset <= first <= last:
-        raise OffsetOutOfRange(first, log.lowest_offset, log.next_offset, log.path)
-    with ExitStack() as stack:
-        parent, name = _parent_of(path, stack)
-        _check_target(parent, name)
-        partial = name + _PARTIAL
-        parent.remove_child(partial)
-        directory = parent.child(partial, create=True)
-        try:
-            report = format.write(log, directory, ExportJob(first, last, options, progress))
-            directory.sync()
-        except BaseException:
-            directory.close()
-            parent.remove_child(partial)
-            raise
-        directory.close()
-        parent.remove_child(name)
-        parent.rename(partial, name)
-        parent.sync()
-    return replace(report, path=path)
 
 
 def _parent_of(path: str, stack: ExitStack) -> tuple[Directory, str]:

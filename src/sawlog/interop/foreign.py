@@ -472,6 +472,6 @@ class Format(ABC):
 
     @abstractmethod
     def write_topic(
-        self, topic: DirectoryTopic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
+        self, topic: DirectoryTopic, path: str, *, options: ExportOptions, progress: Progress | None = None
     ) -> tuple[ExportReport, ...]:
         """Write all partitions of a topic below a data directory."""

@@ -25,14 +25,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from ..batch import kernel
 from .foreign import Kind
-from .records import MAX_OFFSET, Numbered, Numbers, Trust, Values, assign_offsets, number_header
+from .records import MAX_OFFSET, Numbered, Numbers, Trust, Values, assign_offsets
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedLog, WalkStep, only_zeros
 
 #: Maximum number of records per step.
@@ -205,15 +205,8 @@ class FrameLog(WalkedLog):
         """Accept the numbered records."""
         taken = len(numbered.offsets)
         positions = cursor.position + frames.starts[:taken] - self.head.size
-        for each in numbered.anomalies:
-            self.note(each.kind, segment, int(positions[each.index]), each.detail, each.outcome, offset=each.offset)
-        values = parsed.slice(0, taken)
-        stored, headers = values.offsets, dict(values.headers)
-        if numbered.anomalies or cursor.count.next_offset != cursor.count.stored + 1:
-            # Records that could not keep their offset have the original one in a header.
-            headers[f"{self.format}.offset"] = number_header(stored, stored != numbered.offsets)
-        values = replace(values, offsets=numbered.offsets, headers=headers)
-        entry = self.check_entries(segment, cursor, positions, stored)
+        values = self.renumber(cursor, parsed, numbered, positions)
+        entry = self.check_entries(segment, cursor, positions, parsed.offsets[:taken])
         return WalkStep(cursor.to(cursor.position + frames.end(taken - 1), numbered.count, entry=entry), values)
 
     # --- damage

@@ -85,7 +85,7 @@ class GumlogLog(RestartingLog):
             first = max(first, int(stored[0]) - segment.base)
         last = min(first + len(positions), segment.index_size // _ENTRY_BYTES)
         if last > first:
-            entries = self._entries(segment, first, last)
+            entries = self.read_entries(segment, _INDEX, first, last)
             real = (entries["relative"] != 0) | (entries["position"] != 0)
             wrong = entries["position"].astype(np.int64) != positions[: last - first]
             wrong |= entries["relative"] != np.arange(first, last)
@@ -130,10 +130,6 @@ class GumlogLog(RestartingLog):
             end = start
         return 0
 
-    def _entries(self, segment: SegmentFile, first: int, last: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-        raw = self.read_index(segment, first * _ENTRY_BYTES, (last - first) * _ENTRY_BYTES)
-        return np.frombuffer(raw, _INDEX)
-
     # --- resynchronising
 
     def head_at(self, segment: SegmentFile, position: int) -> Head | None:
@@ -171,7 +167,7 @@ class GumlogLog(RestartingLog):
         whole = segment.index_size // _ENTRY_BYTES
         while first < whole:
             last = min(first + CHUNK_BYTES // _ENTRY_BYTES, whole)
-            entries = self._entries(segment, first, last)
+            entries = self.read_entries(segment, _INDEX, first, last)
             at = entries["position"]
             for relative, position in entries[(at > cursor.position) & (at < segment.size)].tolist():
                 head = self.head_at(segment, position)

@@ -55,10 +55,9 @@ from .records import (
     assign_offsets,
     checksums,
     gathered,
-    number_header,
     numbers_at,
 )
-from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat, WalkedLog, WalkStep, only_zeros
+from .walking import CHUNK_BYTES, Cursor, Entries, SegmentFile, WalkedFormat, WalkedLog, WalkStep, only_zeros
 
 NAME = "laminarmq"
 _ENTRY_BYTES = 16
@@ -74,10 +73,6 @@ _MAX_UNPROVEN = 64
 _HEAD_BYTES = 1 << 16
 #: The header with the metadata of records, if a decoder was given.
 _METADATA = f"{NAME}.metadata"
-#: The header with the original index of records that could not keep it.
-_OFFSET = f"{NAME}.offset"
-
-Entries = np.ndarray[tuple[int], np.dtype[np.void]]
 
 
 class LaminarmqLog(WalkedLog):
@@ -191,19 +186,14 @@ class LaminarmqLog(WalkedLog):
 
     def _numbered(self, segment: SegmentFile, cursor: Cursor, found: Values, starts: Numbers) -> WalkStep:
         """Assign offsets to records with these indices; `starts` are the positions before their metadata."""
-        stored, count = found.offsets, len(found)
+        count = len(found)
         numbered = assign_offsets(
-            stored, cursor.count, base=segment.base, trust=Trust.CHECKED, final=True, loose=cursor.loose
+            found.offsets, cursor.count, base=segment.base, trust=Trust.CHECKED, final=True, loose=cursor.loose
         )
         assert len(numbered.offsets) == count, "checked numbers are always taken"
-        for each in numbered.anomalies:
-            at = cursor.position + int(starts[each.index])
-            self.note(each.kind, segment, at, each.detail, each.outcome, offset=each.offset)
-        moved = stored != numbered.offsets
-        headers = {**found.headers, **({_OFFSET: number_header(stored, moved)} if moved.any() else {})}
         end = cursor.position + int(found.starts[-1] + found.lengths[-1])
-        values = Values(found.data, numbered.offsets, found.starts, found.lengths, headers)
-        return WalkStep(cursor.to(end, numbered.count, entry=cursor.entry + _ENTRY_BYTES * count), values)
+        after = cursor.to(end, numbered.count, entry=cursor.entry + _ENTRY_BYTES * count)
+        return WalkStep(after, self.renumber(cursor, found, numbered, cursor.position + starts))
 
     # --- damage
 
@@ -418,7 +408,7 @@ def _other_lengths(segment: SegmentFile, cursor: Cursor, entries: Entries) -> It
 
 class LaminarmqWriter(SegmentWriter):
     names = (".store", ".index")
-    kept_headers = (_OFFSET,)
+    kept_headers = (f"{NAME}.offset",)
 
     def __init__(self, directory: Directory, width: int) -> None:
         super().__init__(directory)

@@ -68,21 +68,15 @@ class RustLogLog(RestartingLog):
 
     # --- the index
 
-    def _entries(self, segment: SegmentFile) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-        count = segment.index_size // _ENTRY_BYTES
-        return np.frombuffer(self.read_index(segment, 0, count * _ENTRY_BYTES), _INDEX)
-
     def is_record_of_zeros(self, segment: SegmentFile, position: int) -> bool:
         """An empty record with offset 0 is all zeros; the index must point at it."""
-        entries = self._entries(segment)
+        entries = self.read_entries(segment, _INDEX)
         return bool(((entries["position"] == position) & (entries["offset"] == 0)).any())
 
     def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers) -> int:
         """Report index entries that do not point at these records."""
-        last = min(
-            cursor.entry + _ENTRY_BYTES * (len(positions) + 1), segment.index_size // _ENTRY_BYTES * _ENTRY_BYTES
-        )
-        entries = np.frombuffer(self.read_index(segment, cursor.entry, last - cursor.entry), _INDEX)
+        first = cursor.entry // _ENTRY_BYTES
+        entries = self.read_entries(segment, _INDEX, first, first + len(positions) + 1)
         at, offsets = entries["position"].astype(np.int64), entries["offset"].astype(np.int64)
         # After damage, skip the entries of records that could not be read.
         passed = int(np.argmax(np.append(at >= positions[0], True))) if cursor.loose else 0
@@ -139,7 +133,7 @@ class RustLogLog(RestartingLog):
 
     def indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
         """Return the first entry after the cursor that points at a record."""
-        entries = self._entries(segment)
+        entries = self.read_entries(segment, _INDEX)
         behind = entries[(entries["position"] > cursor.position) & (entries["position"] < segment.size)]
         for offset, position in behind.tolist():
             if self._is_record(segment, position, ((offset, offset + 1),)):

@@ -13,9 +13,9 @@ import errno
 import re
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Unpack
 
@@ -25,9 +25,10 @@ from ..errors import LogNotFound, OffsetOutOfRange
 from ..log.log import Log
 from ..storage import Directory, Storage
 from .detection import Sniffed, detect_below
-from .exporting import export_partitions
+from .exporting import export_log
 from .foreign import (
     Detection,
+    ExportOptions,
     ExportReport,
     Finding,
     ForeignLog,
@@ -37,14 +38,18 @@ from .foreign import (
     OpenOptions,
     Outcome,
     Progress,
+    shifted,
 )
 from .importing import copy_records
-from .records import MAX_JUMP, MAX_OFFSET, Count, Values
+from .records import MAX_JUMP, MAX_OFFSET, Count, Numbered, Numbers, Values, number_header
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..store.directory.topic import DirectoryTopic
+
+#: Entries of an index.
+Entries = np.ndarray[tuple[int], np.dtype[np.void]]
 
 #: Number of bytes per read.
 CHUNK_BYTES = 4 << 20
@@ -301,6 +306,19 @@ class WalkedLog(ForeignLog):
         finding = Finding(kind, file, position, detail, outcome, size_bytes, offset)
         return self.add(finding, raising=self.strict and kind is not Kind.STRANGER)
 
+    def renumber(self, cursor: Cursor, read: Values, numbered: Numbered, positions: Numbers) -> Values:
+        """Return the numbered ones among records that were read from these positions of the file, and report the
+        anomalies. Records that could not keep their offset have the original one in a header."""
+        taken = len(numbered.offsets)
+        for each in numbered.anomalies:
+            where = int(positions[each.index])
+            self.note(each.kind, self.segments[cursor.segment], where, each.detail, each.outcome, offset=each.offset)
+        values = read.slice(0, taken)
+        headers, moved = dict(values.headers), values.offsets != numbered.offsets
+        if moved.any():
+            headers[f"{self.format}.offset"] = number_header(values.offsets, moved)
+        return replace(values, offsets=numbered.offsets, headers=headers)
+
     def lose(
         self, segment: SegmentFile, cursor: Cursor, after: Cursor, kind: Kind, detail: str, size_bytes: int
     ) -> WalkStep:
@@ -331,6 +349,14 @@ class WalkedLog(ForeignLog):
             return b""
         with closing(self.directory.open_shared(segment.index)) as storage:
             return storage.read(position, size)
+
+    def read_entries(
+        self, segment: SegmentFile, layout: np.dtype[np.void], first: int = 0, last: int | None = None
+    ) -> Entries:
+        """Read the complete entries of a segment's index from one number to another; by default all of them."""
+        size = layout.itemsize
+        last = segment.index_size // size if last is None else min(last, segment.index_size // size)
+        return np.frombuffer(self.read_index(segment, first * size, (last - first) * size), layout)
 
     def close_file(self) -> None:
         """Close the data file that is open, but not the directory."""
@@ -408,6 +434,14 @@ class WalkedFormat(Format):
         return detect_below(self.name, directory, self.sniff)
 
     def write_topic(
-        self, topic: DirectoryTopic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
+        self, topic: DirectoryTopic, path: str, *, options: ExportOptions, progress: Progress | None = None
     ) -> tuple[ExportReport, ...]:
-        return export_partitions(self, topic, path, options, progress)
+        """Export each partition into its own directory."""
+        logs = [topic.partition(number) for number in range(topic.partitions)]
+        total, done = sum(log.size_bytes for log in logs), 0
+        reports: list[ExportReport] = []
+        for number, log in enumerate(logs):
+            target, step = f"{path}/{self.place(topic.name, number)}", shifted(progress, done, total)
+            reports.append(export_log(log, target, format=self.name, progress=step, **options))
+            done += log.size_bytes
+        return tuple(reports)
