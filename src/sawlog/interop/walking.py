@@ -266,6 +266,7 @@ class WalkedLog(ForeignLog):
         """Yield the records of a range, a few megabytes at a time."""
         self.check_open()
         total = self.size_bytes
+        reach = None if end is None else max(start, end)  # a start beyond the end of the log is an error
         for step in self.walk(start):
             if step.values is not None:
                 values = step.values.between(start, end)
@@ -275,12 +276,12 @@ class WalkedLog(ForeignLog):
                 raise step.lost.error(self.path)
             if progress is not None:
                 progress(self._passed(step.after), total)
-            if end is not None and step.after.count.next_offset >= end:
+            if reach is not None and step.after.count.next_offset >= reach:
                 return
         if progress is not None and total == 0:
             progress(0, 0)
-        if end is None and self._ended is not None and start > self._ended.count.next_offset:
-            raise OffsetOutOfRange(start, self.lowest_offset, self._ended.count.next_offset, self.path)
+        if start > self.next_offset:
+            raise OffsetOutOfRange(start, self.lowest_offset, self.next_offset, self.path)
 
     def copy_to(self, log: Log, *, progress: Progress | None = None, timestamp: int | None = None) -> int:
         return copy_records(self, log, progress=progress, timestamp=timestamp)
