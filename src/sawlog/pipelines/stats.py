@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..addresses import check_local
 from ..errors import InvalidConfig
@@ -158,27 +158,14 @@ def _partitions(rows: DataFrame, sizes: dict[tuple[str, int], int]) -> tuple[Par
         F.min("time").alias("oldest"),
         F.max("time").alias("newest"),
     )
-    found = {(row["topic"], row["partition"]): row.asDict() for row in counted.collect() if row["topic"] is not None}
+    nothing = {"records": 0, "bytes": 0, "keys": 0, "without_key": 0, "oldest": None, "newest": None}
+    found = {(row["topic"], row["partition"]): {name: row[name] for name in nothing} for row in counted.collect()}
     made = []
     for topic in sorted({name for name, _ in sizes}):
         each = {number: size for (name, number), size in sizes.items() if name == topic}
         for number, size in [*each.items(), (None, sum(each.values()))]:
-            made.append(_row(topic, number, found.get((topic, number), {}), size))
+            made.append(PartitionStats(topic, number, **found.get((topic, number), nothing), size_bytes=size))
     return tuple(made)
-
-
-def _row(topic: str, number: int | None, found: dict[str, Any], size_bytes: int) -> PartitionStats:
-    return PartitionStats(
-        topic=topic,
-        partition=number,
-        records=found.get("records", 0),
-        bytes=found.get("bytes", 0),
-        keys=found.get("keys", 0),
-        without_key=found.get("without_key", 0),
-        oldest=found.get("oldest"),
-        newest=found.get("newest"),
-        size_bytes=size_bytes,
-    )
 
 
 def _step(params: StatsParams, partitions: Sequence[PartitionStats]) -> int:

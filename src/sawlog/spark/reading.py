@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+#: Maximum number of rows per Arrow batch; a batch also covers at most two megabytes of the log.
+_BATCH_ROWS = 65_536
+#: The same, for the files of a table.
+_FILE_BATCH_ROWS = 16_384
+
+_SOURCES = {"timestampType": "timestamp_type"}
+
 _settled = False
 
 
@@ -41,16 +48,6 @@ def freeze_heap() -> None:
     if not _settled:
         _settled = True
         gc.freeze()
-
-
-__all__ = ["BatchReader", "DataLoss", "Task", "arrow_schema", "read"]
-
-#: Maximum number of rows per Arrow batch; a batch also covers at most two megabytes of the log.
-_BATCH_ROWS = 65_536
-#: The same, for the files of a table.
-_FILE_BATCH_ROWS = 16_384
-
-_SOURCES = {"timestampType": "timestamp_type"}
 
 
 @dataclass(frozen=True)

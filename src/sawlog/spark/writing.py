@@ -42,6 +42,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+#: Upper bound of the hash of a key or value.
+_HASHES = 2**31 - 1
+_HASH_OF_NULL = 0x2545F491
+#: Odd multipliers, one per column of a digest.
+_FACTORS = {"key": np.uint64(0x9E3779B97F4A7C15), "value": np.uint64(0xD6E8FEB86659FD93)}
+#: Bytes of one partition that are flushed to a file of its own.
+_OWN_BYTES = 16 << 20
+#: Maximum bytes of finished batches that a task keeps in memory.
+_HELD_BYTES = 64 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class StagedPartition:
     """The output of a task for one partition: staged or, if it is small, inline."""
@@ -64,15 +75,6 @@ class TaskCommit(WriterCommitMessage):
     parts: tuple[StagedPartition, ...]
     #: The streaming query that this micro-batch belongs to, if any.
     query: str | None = None
-
-
-#: Upper bound of the hash of a key or value.
-_HASHES = 2**31 - 1
-_HASH_OF_NULL = 0x2545F491
-#: Odd multipliers, one per column of a digest.
-_FACTORS = {"key": np.uint64(0x9E3779B97F4A7C15), "value": np.uint64(0xD6E8FEB86659FD93)}
-#: Bytes of one partition that are flushed to a file of its own.
-_OWN_BYTES = 16 << 20
 
 
 class PartitionOutput:
@@ -144,12 +146,6 @@ def digest_of(rows: pa.RecordBatch) -> int:
             total = (total ^ hashed.astype(np.uint64)) * factor
             total ^= total >> np.uint64(29)
     return int(total.sum(dtype=np.uint64))
-
-
-__all__ = ["INLINE_BYTES", "BatchWriter", "StagedPartition", "StreamWriter", "TaskAttempt", "TaskCommit", "stage"]
-
-#: Maximum bytes of finished batches that a task keeps in memory.
-_HELD_BYTES = 64 << 20
 
 
 class TaskAttempt:
