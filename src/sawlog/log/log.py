@@ -199,9 +199,7 @@ class Log(Partition, Closing):
     def _local_offset(self) -> int:
         """First offset that is stored locally. Records between `lowest_offset` and this one are read from the replica;
         see docs/replicas.md."""
-        if self._access.appender is None:
-            self._access.segments.refresh()
-        return self._access.segments.lowest_offset
+        return self._fresh_segments().lowest_offset
 
     @property
     def _is_tiered(self) -> bool:
@@ -216,6 +214,13 @@ class Log(Partition, Closing):
         """Size of the batches that are known to exist only in the replica."""
         remote = self._known_segments().remote
         return 0 if remote is None else sum(run.size_bytes for run in remote.below(self._local_offset))
+
+    def _fresh_segments(self) -> SegmentSet:
+        """Return the segments as they are now: a reader looks for changes, the writer knows them."""
+        access = self._access
+        if access.appender is None:
+            access.segments.refresh()
+        return access.segments
 
     def _known_segments(self) -> SegmentSet:
         """Return the segments as last read; a forked child may never have read them."""
@@ -242,24 +247,18 @@ class Log(Partition, Closing):
     def visible_offset(self) -> int:
         """End of the readable records, for every reader in every process. With durability "always" visible records are
         durable; with the other policies they are written. See docs/visibility.md."""
-        if self._access.appender is None:
-            self._access.segments.refresh()
-        return self._access.segments.visible_offset
+        return self._fresh_segments().visible_offset
 
     @property
     def last_stable_offset(self) -> int:
         """First offset of the earliest open transaction, or `visible_offset`: where readers with isolation "committed"
         stop."""
-        if self._access.appender is None:
-            self._access.segments.refresh()
-        return self._access.segments.end(committed=True)
+        return self._fresh_segments().end(committed=True)
 
     @property
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
         """Open transactions of producers, in the order in which they began."""
-        if self._access.appender is None:
-            self._access.segments.refresh()
-        return self._access.segments.transaction_view.open
+        return self._fresh_segments().transaction_view.open
 
     @property
     def _producer_states(self) -> list[ProducerInfo]:
@@ -296,31 +295,23 @@ class Log(Partition, Closing):
     def leader_epoch(self) -> int:
         """Current leader epoch, which new batches carry. -1 for a reader that does not know it, because the checkpoint
         is missing. See docs/visibility.md."""
-        if self._access.appender is None:
-            self._access.segments.refresh()
-        return self._access.segments.current_epoch
+        return self._fresh_segments().current_epoch
 
     @property
     def _leader_epochs(self) -> tuple[tuple[int, int], ...]:
         """(epoch, its first offset), oldest first."""
-        if self._access.appender is None:
-            self._access.segments.refresh()
-        return self._access.segments.epochs.entries
+        return self._fresh_segments().epochs.entries
 
     def epoch_end(self, leader_epoch: int) -> int:
         """Return the first offset after a leader epoch. A reader whose position was read in that epoch and lies beyond
         this offset has to go back to it: the records from there on are gone or different. For the current epoch and
         for -1 (a position without an epoch), return `visible_offset`."""
-        if self._access.appender is None:
-            self._access.segments.refresh()
-        return self._access.segments.epoch_end(leader_epoch)
+        return self._fresh_segments().epoch_end(leader_epoch)
 
     def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
         """Return where a reader that has read everything continues: the offset and its leader epoch, read atomically.
         The offset is `last_stable_offset`, or `visible_offset` with isolation "uncommitted"."""
-        if self._access.appender is None:
-            self._access.segments.refresh()
-        return self._access.segments.position(committed=is_committed(isolation))
+        return self._fresh_segments().position(committed=is_committed(isolation))
 
     @property
     def size_bytes(self) -> int:
@@ -760,8 +751,8 @@ class Log(Partition, Closing):
     @property
     def _segment_set(self) -> SegmentSet:
         """Current segments, for code that plans how to read them."""
-        self._access.readable().segments.refresh()
-        return self._access.segments
+        self._readable()
+        return self._fresh_segments()
 
     @property
     def _remote(self) -> RemoteSource | None:
@@ -770,7 +761,7 @@ class Log(Partition, Closing):
 
     def _replica(self) -> RemoteLog:
         """Return this log in its replica, which has the offsets below `_local_offset`."""
-        return self._access.readable().replica()
+        return self._readable().replica()
 
     # --- internal: appending without waiting for the disk
 
@@ -846,11 +837,11 @@ class Log(Partition, Closing):
     ) -> Iterator[kernel.RecordCursor]:
         """Scan as cursors, to be iterated over one after the other. A cursor has the offset after the last record that
         it returned (`next_offset`), and another thread may `stop` it."""
-        return self._access.readable().cursors(start, end, committed=is_committed(isolation))
+        return self._readable().cursors(start, end, committed=is_committed(isolation))
 
     def _following(
         self, start: int | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[kernel.RecordCursor | None]:
         """Follow as cursors, with None where there is nothing new: the caller waits (`_watch`). Ends when the log is
         closed."""
-        return self._access.readable().following(start, committed=is_committed(isolation))
+        return self._readable().following(start, committed=is_committed(isolation))
