@@ -18,6 +18,7 @@ import pytest
 
 import sawlog
 from sawlog import errors
+from sawlog._kernel_info import KernelInfo
 from sawlog.aio.consumer import AsyncConsumer
 from sawlog.aio.store import AsyncStore
 from sawlog.aio.topic import AsyncTopic
@@ -158,7 +159,7 @@ def test_troubleshooting_names_every_error() -> None:
 
 def test_troubleshooting_has_the_messages_that_an_installation_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, package = blocks(PAGES["troubleshooting.md"].partition("\n## Installing\n")[2].partition("\n## ")[0], "")
-    assert kernel.strip() == f"RuntimeWarning: sawlog: {sawlog.KernelInfo(False, '…/kernel/__init__.py')}"
+    assert kernel.strip() == f"RuntimeWarning: sawlog: {KernelInfo(False, '…/kernel/__init__.py')}"
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(sawlog.errors.MissingPackage) as caught:
         load_duckdb()

@@ -16,13 +16,13 @@ from . import errors
 
 if _typing.TYPE_CHECKING:
     from . import aio
-    from ._kernel_info import KernelInfo, kernel_info
+    from ._kernel_info import kernel_info
     from .batch.build import Producer
     from .batch.kernel import Record
     from .config import LRU, CachePolicy, Interval, LogConfig, MaintenanceConfig
     from .log.compaction import CompactionReport
     from .log.log import Log
-    from .log.maintenance import MaintenanceReport, MergeReport, RecompressionReport, ScrubReport
+    from .log.maintenance import MaintenanceReport
     from .log.reader import Fetched
     from .log.recovery_report import RecoveryReport
     from .log.retention import RetentionReport
@@ -61,12 +61,10 @@ __all__ = [
     "Groups",
     "Headers",
     "Interval",
-    "KernelInfo",
     "Log",
     "LogConfig",
     "MaintenanceConfig",
     "MaintenanceReport",
-    "MergeReport",
     "Message",
     "MetadataSerializer",
     "Nullable",
@@ -75,12 +73,10 @@ __all__ = [
     "Position",
     "Producer",
     "Queue",
-    "RecompressionReport",
     "Record",
     "RecoveryReport",
     "Redriven",
     "RetentionReport",
-    "ScrubReport",
     "SegmentInfo",
     "Serializer",
     "Store",
@@ -105,81 +101,34 @@ __all__ = [
 ]
 
 #: Public names by the module that defines them.
-_HOMES: dict[str, tuple[str, ...]] = {
-    "_kernel_info": (
-        "KernelInfo",
-        "kernel_info",
-    ),
-    "aio": (
-        "open_async",
-        "open_log_async",
-    ),
-    "batch.build": ("Producer",),
-    "batch.kernel": ("Record",),
-    "config": (
-        "CachePolicy",
-        "Interval",
-        "LRU",
-        "LogConfig",
-        "MaintenanceConfig",
-    ),
-    "log.compaction": ("CompactionReport",),
-    "log.log": ("Log",),
-    "log.maintenance": (
-        "MergeReport",
-        "RecompressionReport",
-        "ScrubReport",
-        "MaintenanceReport",
-    ),
-    "log.recovery_report": ("RecoveryReport",),
-    "log.reader": ("Fetched",),
-    "log.retention": ("RetentionReport",),
-    "log.verify": ("VerifyReport",),
-    "log.writer": ("Writer",),
-    "store.base": (
-        "Offsets",
-        "Position",
-        "SegmentInfo",
-        "Store",
-        "Topic",
-        "Transaction",
-    ),
-    "store.consumer": ("Consumer",),
-    "store.descriptions": (
-        "PartitionDescription",
-        "TopicDescription",
-    ),
-    "store.groups": (
-        "GroupDescription",
-        "GroupRow",
-        "Groups",
-    ),
-    "store.queues.message": ("Message",),
-    "store.queues.queue": ("Queue",),
-    "store.queues.redrive": (
-        "Redriven",
-        "redrive",
-    ),
-    "store.writer": ("TopicWriter",),
-    "typed.codec": ("TypedRecord",),
-    "typed.serializers": (
-        "ArrowRows",
-        "Bytes",
-        "Headers",
-        "JSON",
-        "MetadataSerializer",
-        "Nullable",
-        "Serializer",
-        "Utf8",
-    ),
-    "typed.views": (
-        "TypedConsumer",
-        "TypedLog",
-        "TypedTopic",
-    ),
+_HOMES = {
+    "_kernel_info": "kernel_info",
+    "aio": "open_async open_log_async",
+    "batch.build": "Producer",
+    "batch.kernel": "Record",
+    "config": "CachePolicy Interval LRU LogConfig MaintenanceConfig",
+    "log.compaction": "CompactionReport",
+    "log.log": "Log",
+    "log.maintenance": "MaintenanceReport",
+    "log.recovery_report": "RecoveryReport",
+    "log.reader": "Fetched",
+    "log.retention": "RetentionReport",
+    "log.verify": "VerifyReport",
+    "log.writer": "Writer",
+    "store.base": "Offsets Position SegmentInfo Store Topic Transaction",
+    "store.consumer": "Consumer",
+    "store.descriptions": "PartitionDescription TopicDescription",
+    "store.groups": "GroupDescription GroupRow Groups",
+    "store.queues.message": "Message",
+    "store.queues.queue": "Queue",
+    "store.queues.redrive": "Redriven redrive",
+    "store.writer": "TopicWriter",
+    "typed.codec": "TypedRecord",
+    "typed.serializers": "ArrowRows Bytes Headers JSON MetadataSerializer Nullable Serializer Utf8",
+    "typed.views": "TypedConsumer TypedLog TypedTopic",
 }
 _importing = _RLock()
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 #: Modules available as `sawlog.NAME` without an explicit import.
 _MODULES = frozenset({module.partition(".")[0] for module in _HOMES} | {"schemas", "storage"})
 
