@@ -19,7 +19,7 @@ from .client import (
     check,
     consumer,
 )
-from .security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
+from .security.acls import CREATED, DESCRIBED, FILTERED, Binding, Filter, from_wire, to_wire
 from .security.authorizer import sorted_bindings
 from .security.mechanisms import BY_NUMBER, MECHANISMS, Salted
 from .wire.errors import ErrorCode
@@ -288,28 +288,13 @@ class RemoteAcls:
 
     def find(self, wanted: Filter) -> list[Binding]:
         """Return the matching rules, in order."""
-        answer = self._cluster.call(admin.DescribeAclsRequest, **_filter(wanted))
+        answer = self._cluster.call(admin.DescribeAclsRequest, **to_wire(wanted, FILTERED))
         check(answer.error_code, self._what("listing"), answer.error_message)
-        return sorted_bindings(
-            _binding(rule, resource.resource_type, resource.resource_name, resource.pattern_type)
-            for resource in answer.resources
-            for rule in resource.acls
-        )
+        return sorted_bindings(_binding(resource, rule) for resource in answer.resources for rule in resource.acls)
 
     def add(self, bindings: Iterable[Binding]) -> None:
         """Add rules; existing ones stay."""
-        creations = [
-            {
-                "resource_type": each.resource,
-                "resource_name": each.name,
-                "resource_pattern_type": each.pattern,
-                "principal": each.principal,
-                "host": each.host,
-                "operation": each.operation,
-                "permission_type": each.permission,
-            }
-            for each in bindings
-        ]
+        creations = [to_wire(each, CREATED) for each in bindings]
         for each in self._cluster.call(
             admin.CreateAclsRequest, self._cluster.controller(), creations=creations
         ).results:
@@ -317,40 +302,17 @@ class RemoteAcls:
 
     def delete(self, filters: Sequence[Filter]) -> list[list[Binding]]:
         """Delete the rules that match a filter; return the rules that each filter matched."""
-        node, wanted = self._cluster.controller(), [_filter(each) for each in filters]
+        node, wanted = self._cluster.controller(), [to_wire(each, FILTERED) for each in filters]
         results = self._cluster.call(admin.DeleteAclsRequest, node, filters=wanted).filter_results
         for each in results:
             check(each.error_code, self._what("deleting"), each.error_message)
-        return [
-            sorted_bindings(
-                _binding(rule, rule.resource_type, rule.resource_name, rule.pattern_type) for rule in each.matching_acls
-            )
-            for each in results
-        ]
+        return [sorted_bindings(map(_binding, each.matching_acls)) for each in results]
 
     def _what(self, doing: str) -> str:
         return f"{doing} access control rules at {self._cluster.name}"
 
 
-def _filter(wanted: Filter) -> dict[str, Any]:
-    return {
-        "resource_type_filter": wanted.resource,
-        "resource_name_filter": wanted.name,
-        "pattern_type_filter": wanted.pattern,
-        "principal_filter": wanted.principal,
-        "host_filter": wanted.host,
-        "operation": wanted.operation,
-        "permission_type": wanted.permission,
-    }
-
-
-def _binding(rule: Any, resource: int, name: str, pattern: int) -> Binding:
-    return Binding(
-        resource=Resource(resource),
-        name=name,
-        principal=rule.principal,
-        operation=Operation(rule.operation),
-        permission=Permission(rule.permission_type),
-        pattern=Pattern(pattern),
-        host=rule.host,
-    )
+def _binding(*parts: Any) -> Binding:
+    """Return the rule whose fields are in these structs."""
+    given = {name: getattr(part, name) for part in parts for name in DESCRIBED.values() if hasattr(part, name)}
+    return from_wire(Binding, given, DESCRIBED)

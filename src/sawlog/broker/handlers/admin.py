@@ -64,7 +64,7 @@ async def create_topics(context: Context, request: Body) -> Body:
 def _created(given: dict[str, settings.Value]) -> list[Body]:
     """Return the settings of a new topic in the form of CreateTopics, without documentation."""
     wanted = ("name", "value", "read_only", "config_source", "is_sensitive")
-    return [{key: row[key] for key in wanted} for row in _rows(given, None)]
+    return [{key: row[key] for key in wanted} for row in _rows(given)]
 
 
 def _partitions_of(context: Context, asked: Body) -> int:
@@ -155,17 +155,18 @@ async def describe_configs(context: Context, request: Body) -> Body:
         _require(context, Operation.DESCRIBE_CONFIGS, kind, name)
         if kind == _TOPIC:
             topic = await context.broker.partitions.topic(name)
-            rows = _rows(topic.settings, wanted)
+            rows = _rows(topic.settings)
         elif kind == _BROKER:
             _check_node(context, name)
-            rows = _broker_rows(context, wanted)
+            rows = _broker_rows(context)
         elif kind == _BROKER_LOGGER:
             _check_node(context, name)
             rows = []
         elif kind == _GROUP:
-            rows = _setting_rows(_values(context, _GROUP_NAMES), wanted)
+            rows = _setting_rows(context, _GROUP_SETTINGS)
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
+        rows = [row for row in rows if wanted is None or row["name"] in wanted]
         if not request["include_synonyms"]:
             rows = [{**row, "synonyms": []} for row in rows]
         if not request["include_documentation"]:
@@ -188,29 +189,30 @@ def _check_node(context: Context, name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"this broker has the id {context.broker.node_id}, not {name!r}")
 
 
-def _rows(given: dict[str, settings.Value], wanted: list[str] | None) -> list[Body]:
+def _rows(given: dict[str, settings.Value]) -> list[Body]:
+    """Return the settings of a topic."""
     rows: list[Body] = []
     for name, setting in settings.SETTINGS.items():
-        if wanted is not None and name not in wanted:
-            continue
         default = settings.default_of(name)
-        value = given.get(name, default)
-        synonyms = [{"name": name, "value": _text(default), "source": _FROM_DEFAULT}]
-        if name in given:
-            synonyms.insert(0, {"name": name, "value": _text(value), "source": _FROM_TOPIC})
-        rows.append(
-            {
-                "name": name,
-                "value": _text(value),
-                "read_only": False,
-                "config_source": _FROM_TOPIC if name in given else _FROM_DEFAULT,
-                "is_sensitive": False,
-                "synonyms": synonyms,
-                "config_type": _type_of(name, default),
-                "documentation": setting.about,
-            }
-        )
+        values = [(given[name], _FROM_TOPIC)] if name in given else []
+        values.append((default, _FROM_DEFAULT))
+        rows.append(_row(name, values, _type_of(name, default), setting.about, read_only=False))
     return rows
+
+
+def _row(name: str, values: list[tuple[Any, int]], kind: int, about: str, *, read_only: bool) -> Body:
+    """Describe a setting by its values and their sources; the first one is in force."""
+    synonyms = [{"name": name, "value": _text(value), "source": source} for value, source in values]
+    return {
+        "name": name,
+        "value": synonyms[0]["value"],
+        "read_only": read_only,
+        "config_source": synonyms[0]["source"],
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": kind,
+        "documentation": about,
+    }
 
 
 def _type_of(name: str, default: settings.Value) -> int:
@@ -225,98 +227,66 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-#: Kafka's names of the broker settings that clients request.
-_BROKER_NAMES = {
-    "auto_create_topics": "auto.create.topics.enable",
-    "default_partitions": "num.partitions",
-    "max_request_bytes": "socket.request.max.bytes",
-    "max_fetch_bytes": "fetch.max.bytes",
-    "max_connections": "max.connections",
-    "max_connections_per_address": "max.connections.per.ip",
-    "group_min_session_timeout_ms": "group.min.session.timeout.ms",
-    "group_max_session_timeout_ms": "group.max.session.timeout.ms",
-    "group_initial_rebalance_delay_ms": "group.initial.rebalance.delay.ms",
-    "group_max_size": "group.max.size",
-    "offset_metadata_max_bytes": "offset.metadata.max.bytes",
-    "transaction_max_timeout_ms": "transaction.max.timeout.ms",
-    "transactional_id_expiration_ms": "transactional.id.expiration.ms",
-    "threads": "num.io.threads",
-}
+#: Settings of the broker that clients request: Kafka's name, ours, and the documentation. They are fixed at startup.
+_BROKER_SETTINGS = (
+    ("auto.create.topics.enable", "auto_create_topics", "Create a missing topic when a client asks for it."),
+    ("num.partitions", "default_partitions", "Number of partitions of a topic created without one."),
+    ("socket.request.max.bytes", "max_request_bytes", "Largest request."),
+    ("fetch.max.bytes", "max_fetch_bytes", "Largest response to a fetch."),
+    ("max.connections", "max_connections", "Maximum number of connections."),
+    ("max.connections.per.ip", "max_connections_per_address", "Maximum number of connections from one address."),
+    ("group.min.session.timeout.ms", "group_min_session_timeout_ms", "Shortest session timeout of a member."),
+    ("group.max.session.timeout.ms", "group_max_session_timeout_ms", "Longest session timeout of a member."),
+    (
+        "group.initial.rebalance.delay.ms",
+        "group_initial_rebalance_delay_ms",
+        "Time that the first members wait for others.",
+    ),
+    ("group.max.size", "group_max_size", "Maximum number of members of a group."),
+    ("offset.metadata.max.bytes", "offset_metadata_max_bytes", "Largest metadata of a committed offset."),
+    ("transaction.max.timeout.ms", "transaction_max_timeout_ms", "Longest timeout of a transaction."),
+    ("transactional.id.expiration.ms", "transactional_id_expiration_ms", "Lifetime of an unused transactional id."),
+    ("num.io.threads", "threads", "Threads for calls that may block on the disk."),
+)
+#: Settings of groups whose partitions the broker assigns. All groups have the same.
+_GROUP_SETTINGS = (
+    ("consumer.session.timeout.ms", "group_consumer_session_timeout_ms", "Session timeout of a member."),
+    ("consumer.heartbeat.interval.ms", "group_consumer_heartbeat_interval_ms", "Interval of heartbeats."),
+)
 
 
-#: Kafka's names of the settings of a group whose partitions the broker assigns. All groups have the same settings.
-_GROUP_NAMES = {
-    "group_consumer_session_timeout_ms": "consumer.session.timeout.ms",
-    "group_consumer_heartbeat_interval_ms": "consumer.heartbeat.interval.ms",
-}
-
-
-#: Documentation of the settings.
-_ABOUT = {
-    "advertised.listeners": "Where clients are told to connect.",
-    "auto.create.topics.enable": "Whether a topic that a client asks for is created.",
-    "broker.id": "The id of this broker.",
-    "consumer.heartbeat.interval.ms": "How often members of a group whose partitions the broker assigns report.",
-    "consumer.session.timeout.ms": "How long such a member may be silent before it is removed.",
-    "default.replication.factor": "Copies of a partition; there is always one.",
-    "fetch.max.bytes": "The most that a fetch returns.",
-    "group.initial.rebalance.delay.ms": "How long the first rebalance of a group waits for more members.",
-    "group.max.session.timeout.ms": "The longest session timeout that a member may ask for.",
-    "group.max.size": "The most members of a group.",
-    "group.min.session.timeout.ms": "The shortest session timeout that a member may ask for.",
-    "listeners": "Where the broker listens.",
-    "log.dirs": "Where the store is.",
-    "max.connections": "The most connections at the same time.",
-    "max.connections.per.ip": "The most connections of one address.",
-    "message.max.bytes": "The largest batch, unless a topic says otherwise (max.message.bytes).",
-    "node.id": "The id of this broker.",
-    "num.io.threads": "Threads that wait for the disk.",
-    "num.partitions": "The partitions of a topic that is created without a number.",
-    "offset.metadata.max.bytes": "The largest metadata of a committed offset.",
-    "socket.request.max.bytes": "The largest request.",
-    "transaction.max.timeout.ms": "The longest timeout that a transaction may ask for.",
-    "transactional.id.expiration.ms": "How long a transactional id is remembered after its last transaction.",
-}
-
-
-def _values(context: Context, names: dict[str, str]) -> dict[str, tuple[Any, Any]]:
-    """Return broker settings under Kafka's names, each with its default."""
+def _setting_rows(context: Context, table: Iterable[tuple[str, str, str]], *more: Body) -> list[Body]:
+    """Return settings of the broker by Kafka's names, and `more`, sorted."""
     config, defaults = context.broker.config, {each.name: each.default for each in fields(BrokerConfig)}
-    return {name: (getattr(config, ours), defaults[ours]) for ours, name in names.items()}
+    rows = [_fixed(name, getattr(config, ours), about, defaults[ours]) for name, ours, about in table]
+    return sorted([*rows, *more], key=lambda row: str(row["name"]))
 
 
-def _broker_rows(context: Context, wanted: list[str] | None) -> list[Body]:
-    """Return the settings of the broker under Kafka's names. They are fixed at startup."""
-    values = _values(context, _BROKER_NAMES)
-    values["node.id"] = values["broker.id"] = (context.broker.node_id, None)
-    values["default.replication.factor"] = (1, 1)
-    values["message.max.bytes"] = (settings.default_of("max.message.bytes"),) * 2
-    values["advertised.listeners"] = (f"PLAINTEXT://{context.advertised}", None)
-    values["listeners"] = (f"PLAINTEXT://{context.broker.listening}", None)
-    values["log.dirs"] = (context.broker.store.path, None)
-    return _setting_rows(values, wanted)
+def _fixed(name: str, value: Any, about: str, default: Any = None) -> Body:
+    """Describe a setting that cannot change while the broker runs."""
+    kind = _BOOLEAN if isinstance(value, bool) else _INT if isinstance(value, int) else _STRING
+    source = _FROM_DEFAULT if value == default else _FROM_STATIC
+    return _row(name, [(value, source)], kind, about, read_only=True)
 
 
-def _setting_rows(values: dict[str, tuple[Any, Any]], wanted: list[str] | None) -> list[Body]:
-    """Return settings that cannot change while the broker runs."""
-    rows: list[Body] = []
-    for name, (value, default) in sorted(values.items()):
-        if wanted is not None and name not in wanted:
-            continue
-        source = _FROM_DEFAULT if value == default else _FROM_STATIC
-        rows.append(
-            {
-                "name": name,
-                "value": _text(value),
-                "read_only": True,
-                "config_source": source,
-                "is_sensitive": False,
-                "synonyms": [{"name": name, "value": _text(value), "source": source}],
-                "config_type": _BOOLEAN if isinstance(value, bool) else (_INT if isinstance(value, int) else _STRING),
-                "documentation": _ABOUT[name],
-            }
-        )
-    return rows
+def _broker_rows(context: Context) -> list[Body]:
+    broker, batch_bytes = context.broker, settings.default_of("max.message.bytes")
+    return _setting_rows(
+        context,
+        _BROKER_SETTINGS,
+        _fixed("advertised.listeners", f"PLAINTEXT://{context.advertised}", "Address that clients should connect to."),
+        _fixed("broker.id", broker.node_id, "Id of this broker."),
+        _fixed("default.replication.factor", 1, "Replicas of a partition; there is always one.", 1),
+        _fixed("listeners", f"PLAINTEXT://{broker.listening}", "Listening address."),
+        _fixed("log.dirs", broker.store.path, "Path or address of the store."),
+        _fixed(
+            "message.max.bytes",
+            batch_bytes,
+            "Largest batch, unless a topic has its own limit.",
+            batch_bytes,
+        ),
+        _fixed("node.id", broker.node_id, "Id of this broker."),
+    )
 
 
 async def alter_configs(context: Context, request: Body) -> Body:

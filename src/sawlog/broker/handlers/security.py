@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from enum import IntEnum
 from itertools import groupby
-from typing import TypeVar
 
 from ...errors import InvalidConfig, SawlogError
 from ..error_responses import code_of, message_of
-from ..security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
+from ..security.acls import CREATED, DESCRIBED, FILTERED, Binding, Filter, from_wire, to_wire
 from ..security.authentication import Session
 from ..security.credentials import StoredUsers, check_name, check_salted
 from ..security.mechanisms import BY_NUMBER, MECHANISMS, Mechanism, Salted
@@ -117,9 +115,6 @@ def _result(name: str, error: KafkaError | None) -> Body:
 # --- access control rules
 
 
-_E = TypeVar("_E", bound=IntEnum)
-
-
 def _disabled(context: Context) -> KafkaError | None:
     """Return the error of a broker without access control; None if it has access control."""
     broker = context.broker
@@ -136,7 +131,7 @@ async def describe_acls(context: Context, request: Body) -> Body:
     """Return the bindings that match a filter, as stored now: another process may have added some."""
     authorizer = context.broker.authorizer
     try:
-        wanted = _filter(request)
+        wanted = from_wire(Filter, request, FILTERED)
         await authorizer.refresh()
         if (disabled := _disabled(context)) is not None:
             raise disabled
@@ -147,22 +142,17 @@ async def describe_acls(context: Context, request: Body) -> Body:
     return {"error_code": ErrorCode.NONE, "error_message": None, "resources": _by_pattern(authorizer.bindings(wanted))}
 
 
+#: Fields of a binding that differ among those of one resource.
+_ENTRY = ("principal", "host", "operation", "permission_type")
+
+
 def _by_pattern(bindings: Iterable[Binding]) -> list[Body]:
     """Group sorted bindings by the resources they cover."""
     found: list[Body] = []
     for (resource, name, pattern), some in groupby(bindings, key=lambda each: (each.resource, each.name, each.pattern)):
-        acls = [_entry(each) for each in some]
+        acls = [{field: to_wire(each, DESCRIBED)[field] for field in _ENTRY} for each in some]
         found.append({"resource_type": resource, "resource_name": name, "pattern_type": pattern, "acls": acls})
     return found
-
-
-def _entry(binding: Binding) -> Body:
-    return {
-        "principal": binding.principal,
-        "host": binding.host,
-        "operation": binding.operation,
-        "permission_type": binding.permission,
-    }
 
 
 async def create_acls(context: Context, request: Body) -> Body:
@@ -173,7 +163,7 @@ async def create_acls(context: Context, request: Body) -> Body:
     made: list[Binding] = []
     for creation in request["creations"]:
         try:
-            made.append(_binding(creation))
+            made.append(from_wire(Binding, creation, CREATED))
             results.append(_NO_ERROR)
         except SawlogError as error:
             results.append(_failed(error))
@@ -193,7 +183,7 @@ async def delete_acls(context: Context, request: Body) -> Body:
     filters: list[Filter | SawlogError] = []
     for given in request["filters"]:
         try:
-            filters.append(_filter(given))
+            filters.append(from_wire(Filter, given, FILTERED))
         except SawlogError as error:
             filters.append(error)
     try:
@@ -202,56 +192,12 @@ async def delete_acls(context: Context, request: Body) -> Body:
         return {"filter_results": [_failed(error) for _ in filters]}
     return {
         "filter_results": [
-            {**_NO_ERROR, "matching_acls": [_deleted(binding) for binding in next(matched)]}
+            {**_NO_ERROR, "matching_acls": [{**_NO_ERROR, **to_wire(binding, DESCRIBED)} for binding in next(matched)]}
             if isinstance(each, Filter)
             else _failed(each)
             for each in filters
         ]
     }
-
-
-def _deleted(binding: Binding) -> Body:
-    pattern = {
-        "resource_type": binding.resource,
-        "resource_name": binding.name,
-        "pattern_type": binding.pattern,
-    }
-    return {**_NO_ERROR, **pattern, **_entry(binding)}
-
-
-# --- decoding
-
-
-def _binding(given: Body) -> Binding:
-    return Binding(
-        resource=_one(Resource, given["resource_type"]),
-        name=given["resource_name"],
-        principal=given["principal"],
-        operation=_one(Operation, given["operation"]),
-        permission=_one(Permission, given["permission_type"]),
-        pattern=_one(Pattern, given["resource_pattern_type"]),
-        host=given["host"],
-    )
-
-
-def _filter(given: Body) -> Filter:
-    return Filter(
-        resource=_one(Resource, given["resource_type_filter"]),
-        name=given["resource_name_filter"],
-        principal=given["principal_filter"],
-        operation=_one(Operation, given["operation"]),
-        permission=_one(Permission, given["permission_type"]),
-        pattern=_one(Pattern, given["pattern_type_filter"]),
-        host=given["host_filter"],
-    )
-
-
-def _one(kind: type[_E], number: int) -> _E:
-    try:
-        return kind(number)
-    except ValueError:
-        name = kind.__name__.lower()
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{number} is not the number of a {name}") from None
 
 
 # --- errors

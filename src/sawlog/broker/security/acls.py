@@ -87,37 +87,20 @@ class Permission(IntEnum):
     ALLOW = 3
 
 
+def _operations(names: str) -> tuple[Operation, ...]:
+    return tuple(Operation[name] for name in names.split())
+
+
 #: Valid operations by resource type.
 OPERATIONS: Final[Mapping[Resource, tuple[Operation, ...]]] = {
-    Resource.TOPIC: (
-        Operation.READ,
-        Operation.WRITE,
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
+    Resource.TOPIC: _operations("READ WRITE CREATE DELETE ALTER DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS"),
+    Resource.GROUP: _operations("READ DELETE DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS"),
+    Resource.CLUSTER: _operations(
+        "CREATE ALTER DESCRIBE CLUSTER_ACTION DESCRIBE_CONFIGS ALTER_CONFIGS IDEMPOTENT_WRITE"
     ),
-    Resource.GROUP: (
-        Operation.READ,
-        Operation.DELETE,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    ),
-    Resource.CLUSTER: (
-        Operation.CREATE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.CLUSTER_ACTION,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-        Operation.IDEMPOTENT_WRITE,
-    ),
-    Resource.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE, Operation.TWO_PHASE_COMMIT),
-    Resource.DELEGATION_TOKEN: (Operation.DESCRIBE,),
-    Resource.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+    Resource.TRANSACTIONAL_ID: _operations("WRITE DESCRIBE TWO_PHASE_COMMIT"),
+    Resource.DELEGATION_TOKEN: _operations("DESCRIBE"),
+    Resource.USER: _operations("CREATE_TOKENS DESCRIBE_TOKENS"),
 }
 
 #: Operations whose ALLOW implies the key, in addition to the operation itself and ALL.
@@ -226,6 +209,40 @@ class Filter:
         if self.name is None:
             return True
         return covers(binding, self.name) if self.pattern is Pattern.MATCH else binding.name == self.name
+
+
+#: Kafka's names of the fields of a binding: in a response, in a request that creates it, and in a filter.
+DESCRIBED: Final = {
+    "resource": "resource_type",
+    "name": "resource_name",
+    "pattern": "pattern_type",
+    "principal": "principal",
+    "host": "host",
+    "operation": "operation",
+    "permission": "permission_type",
+}
+CREATED: Final = {**DESCRIBED, "pattern": "resource_pattern_type"}
+FILTERED: Final = {
+    ours: theirs if ours in ("operation", "permission") else f"{theirs}_filter" for ours, theirs in DESCRIBED.items()
+}
+_KINDS: Final = {"resource": Resource, "pattern": Pattern, "operation": Operation, "permission": Permission}
+_Rule = TypeVar("_Rule", Binding, Filter)
+
+
+def to_wire(rule: Binding | Filter, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a binding or a filter by Kafka's names."""
+    return {theirs: getattr(rule, ours) for ours, theirs in names.items()}
+
+
+def from_wire(kind: type[_Rule], given: Mapping[str, Any], names: Mapping[str, str]) -> _Rule:
+    """Return the binding or filter with these fields. Raise `InvalidConfig` if it is invalid."""
+    fields = {ours: given[theirs] for ours, theirs in names.items()}
+    for name, numbers in _KINDS.items():
+        try:
+            fields[name] = numbers(fields[name])
+        except ValueError:
+            raise InvalidConfig(f"{fields[name]} is not the number of a {numbers.__name__.lower()}") from None
+    return kind(**fields)
 
 
 def covers(binding: Binding, name: str) -> bool:
