@@ -9,7 +9,7 @@ After version 0 of SaslHandshake, frames are messages of the mechanism without a
 authenticated.
 
 Requests are processed one at a time, as clients expect: a waiting fetch delays later requests of its connection. Only
-produce requests start before earlier ones are acknowledged (`pipelined`); their responses stay in order.
+produce requests start before earlier ones are acknowledged; their responses stay in order.
 
 Back-pressure: the socket is not read while `max_in_flight` requests are in progress, while the client does not read its
 responses, or while there is no room (`limits`).
@@ -314,10 +314,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             slot.request = decode_request(header, frame)
             fault = self._server.fault_for(header, slot.request)
             context = Context(self._broker, header, self._host, known.principal, known)
-            if fault is None:
-                answer = call_authorized(handler, context, slot.request)
-            else:
-                answer = fault(self, context, partial(call_authorized, handler), slot.request)
+            if not self._broker.authorizer.is_open:
+                handler = partial(call_authorized, handler)
+            answer = handler(context, slot.request) if fault is None else fault(self, context, handler, slot.request)
         except Malformed as error:
             self.refuse("malformed", f"{BY_KEY[header.api_key].name} version {header.version}: {error}")
             return
@@ -327,7 +326,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if answer is None or isinstance(answer, dict):
             self._finish(slot, answer)
             return
-        self._wait_for(slot, answer, alone=not getattr(handler, "pipelined", False) or asyncio.iscoroutine(answer))
+        self._wait_for(slot, answer, alone=header.api_key != Key.PRODUCE or asyncio.iscoroutine(answer))
 
     def _wait_for(self, slot: _Slot, answer: Awaitable[Body | None], alone: bool = True) -> None:
         """Finish a request when its awaitable is done. If `alone`, later requests wait for it."""

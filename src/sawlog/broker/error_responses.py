@@ -194,21 +194,51 @@ def _repeated(field: Field, item: Any) -> Body:
     return {} if value is None else {field.name: value}  # earlier versions have no null
 
 
+# --- requests whose elements fail one by one
+
+
 async def answer_each(
-    items: Iterable[Body], names: tuple[str, ...], complete: Callable[[Body, Body], Awaitable[None]]
+    items: Iterable[Body],
+    names: tuple[str, ...],
+    complete: Callable[[Body, Body], Awaitable[None]],
+    *,
+    has_message: bool = True,
 ) -> list[Body]:
     """Answer each element of a list in a request. The answer begins with the fields `names` of the element, and
-    `complete(element, answer)` adds the others. An error concerns only one element."""
+    `complete(element, answer)` adds the others. An error concerns only one element; its message is told if the answer
+    has a field for it."""
     answers: list[Body] = []
     for item in items:
-        answer = {
-            **{name: item[name] for name in names if name in item},
-            "error_code": ErrorCode.NONE,
-            "error_message": None,
-        }
+        answer: Body = {name: item[name] for name in names if name in item}
+        answer["error_code"] = ErrorCode.NONE
         try:
             await complete(item, answer)
         except errors.SawlogError as error:
-            answer.update(error_code=code_of(error), error_message=message_of(error))
+            answer["error_code"] = code_of(error)
+            if has_message:
+                answer["error_message"] = message_of(error)
         answers.append(answer)
+    return answers
+
+
+async def answer_partitions(
+    topics: Iterable[Body],
+    names: tuple[str, str],
+    lists: tuple[str, str],
+    complete: Callable[[str, Body, Body], Awaitable[None]],
+    *,
+    has_message: bool = True,
+) -> list[Body]:
+    """Answer for each partition of each topic in a request. `names` are the fields with the name of a topic and the
+    number of a partition; `lists` are the list of partitions in a topic of the request, and the list of answers.
+    `complete(topic, partition, answer)` adds to the answer, as for `answer_each`."""
+    answers: list[Body] = []
+    for topic in topics:
+
+        async def complete_one(asked: Body, answer: Body, name: str = topic[names[0]]) -> None:
+            await complete(name, asked, answer)
+
+        items = [each if isinstance(each, dict) else {names[1]: each} for each in topic[lists[0]]]
+        parts = await answer_each(items, names[1:], complete_one, has_message=has_message)
+        answers.append({names[0]: topic[names[0]], lists[1]: parts})
     return answers

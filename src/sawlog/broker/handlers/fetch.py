@@ -19,7 +19,7 @@ from ...log.reader import Fetched
 from ...storage.counters import count_damage
 from ...storage.mapped import copied_bytes
 from ...store import base
-from ..error_responses import code_of
+from ..error_responses import answer_partitions, code_of
 from ..partitions import ServedPartition
 from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
@@ -277,33 +277,27 @@ _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED = -1, -2, -3
 _BEGINNINGS = (_EARLIEST, _EARLIEST_LOCAL)
 
 
+_BY_NAME, _BY_TOPIC = ("name", "partition_index"), ("topic", "partition")
+
+
 async def _each_partition(
     context: Context,
     request: Body,
-    name: str,
-    number: str,
+    names: tuple[str, str],
     operation: Operation | None,
     answer: Callable[[ServedPartition, Body], Awaitable[Body]],
-    **default: object,
 ) -> Body:
-    """Answer for each partition of a request, which `name` and `number` identify. The client must be allowed to perform
-    `operation` on the topic. An error concerns one partition."""
+    """Answer for each partition of a request, which `names` identify. The client must be allowed to perform `operation`
+    on the topic."""
     await context.broker.catch_up()
-    topics: list[Body] = []
-    for topic in request["topics"]:
-        parts: list[Body] = []
-        denied = None if operation is None else context.denial(operation, Resource.TOPIC, topic[name])
-        for part in topic["partitions"]:
-            made: Body = {number: part[number], "error_code": ErrorCode.NONE, **default}
-            try:
-                if denied is not None:
-                    raise denied
-                made.update(await answer(await context.broker.partitions.partition(topic[name], part[number]), part))
-            except SawlogError as error:
-                made["error_code"] = code_of(error)
-            parts.append(made)
-        topics.append({name: topic[name], "partitions": parts})
-    return {"topics": topics}
+
+    async def complete(topic: str, asked: Body, made: Body) -> None:
+        if operation is not None:
+            context.require(operation, Resource.TOPIC, topic)
+        made.update(await answer(await context.broker.partitions.partition(topic, asked[names[1]]), asked))
+
+    lists = ("partitions", "partitions")
+    return {"topics": await answer_partitions(request["topics"], names, lists, complete, has_message=False)}
 
 
 async def list_offsets(context: Context, request: Body) -> Body:
@@ -318,7 +312,7 @@ async def list_offsets(context: Context, request: Body) -> Body:
         old = [offset] if context.header.version == 0 else []
         return {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch, "old_style_offsets": old}
 
-    return await _each_partition(context, request, "name", "partition_index", Operation.DESCRIBE, answer)
+    return await _each_partition(context, request, _BY_NAME, Operation.DESCRIBE, answer)
 
 
 async def _settle(context: Context, log: base.Partition) -> None:
@@ -383,9 +377,7 @@ async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
         return {"leader_epoch": epoch, "end_offset": end}
 
     is_broker = context.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER)
-    return await _each_partition(
-        context, request, "topic", "partition", None if is_broker else Operation.DESCRIBE, answer
-    )
+    return await _each_partition(context, request, _BY_TOPIC, None if is_broker else Operation.DESCRIBE, answer)
 
 
 def _end_of(log: base.Partition, epoch: int) -> tuple[int, int]:
@@ -406,9 +398,7 @@ async def delete_records(context: Context, request: Body) -> Body:
     async def answer(found: ServedPartition, part: Body) -> Body:
         return {"low_watermark": await context.broker.run(_trim, found, part["offset"])}
 
-    return await _each_partition(
-        context, request, "name", "partition_index", Operation.DELETE, answer, low_watermark=-1
-    )
+    return await _each_partition(context, request, _BY_NAME, Operation.DELETE, answer)
 
 
 def _trim(found: ServedPartition, offset: int) -> int:

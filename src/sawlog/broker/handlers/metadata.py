@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import InvalidTopicName, SawlogError, TopicExists, TopicNotFound
 from ...store.base import Topic
 from ...store.names import check_topic_name
-from ..error_responses import code_of
+from ..error_responses import answer_partitions, code_of
 from ..partitions import id_of
 from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
@@ -232,71 +232,47 @@ def _eligible(part: Body) -> Body:
 
 
 _TOPIC, _BROKER, _BROKER_LOGGER = 2, 4, 8
+_PARTITIONS = ("partitions", "partitions")
 #: Topic of Kafka's metadata log. There is no such log here: the store's files describe the topics.
 _METADATA_LOG = "__cluster_metadata"
 
 
-async def _topic(context: Context, name: str) -> Topic | ErrorCode:
-    """Return a topic, or the error code."""
-    try:
-        return await context.broker.partitions.topic(name)
-    except TopicNotFound:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    except SawlogError as error:
-        return code_of(error)
-
-
-def _error(topic: Topic | ErrorCode, partition: int) -> ErrorCode:
-    """Return the error unless the partition exists."""
-    if isinstance(topic, ErrorCode):
-        return topic
-    is_there = 0 <= partition < topic.partitions
-    return ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _with_message(made: Body, code: ErrorCode, message: str | None = None) -> Body:
-    return {**made, "error_code": code, "error_message": message or (code.name if code else None)}
+async def _check_partition(context: Context, name: str, number: int) -> None:
+    """Raise unless the partition exists."""
+    topic = await context.broker.partitions.topic(name)
+    if not 0 <= number < topic.partitions:
+        raise TopicNotFound(f"the topic {name!r} has no partition {number}")
 
 
 async def elect_leaders(context: Context, request: Body) -> Body:
     """Refuse elections: the only replica of a partition always leads it. A request for all partitions lists none."""
-    results: list[Body] = []
-    for asked in request["topic_partitions"] or ():
-        topic = await _topic(context, asked["topic"])
-        parts = [
-            _with_message({"partition_id": number}, _error(topic, number) or ErrorCode.ELECTION_NOT_NEEDED)
-            for number in asked["partitions"]
-        ]
-        results.append({"topic": asked["topic"], "partition_result": parts})
+
+    async def elect(topic: str, asked: Body, answer: Body) -> None:
+        await _check_partition(context, topic, asked["partition_id"])
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
+
+    names, lists = ("topic", "partition_id"), ("partitions", "partition_result")
+    results = await answer_partitions(request["topic_partitions"] or (), names, lists, elect)
     return {"error_code": ErrorCode.NONE, "replica_election_results": results}
 
 
 async def alter_partition_reassignments(context: Context, request: Body) -> Body:
     """Accept reassignments to this broker, where partitions already are. There is never a reassignment to cancel."""
-    responses: list[Body] = []
-    for asked in request["topics"]:
-        topic = await _topic(context, asked["name"])
-        parts = [_reassigned(context, topic, each) for each in asked["partitions"]]
-        responses.append({"name": asked["name"], "partitions": parts})
+    node = context.broker.node_id
+
+    async def reassign(topic: str, asked: Body, answer: Body) -> None:
+        await _check_partition(context, topic, asked["partition_index"])
+        if asked["replicas"] is None:
+            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        if asked["replicas"] != [node]:
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is one broker, with id {node}")
+
     return {
         "error_code": ErrorCode.NONE,
         "error_message": None,
-        "allow_replication_factor_change": request.get("allow_replication_factor_change", True),
-        "responses": responses,
+        "allow_replication_factor_change": request["allow_replication_factor_change"],
+        "responses": await answer_partitions(request["topics"], ("name", "partition_index"), _PARTITIONS, reassign),
     }
-
-
-def _reassigned(context: Context, topic: Topic | ErrorCode, asked: Body) -> Body:
-    made: Body = {"partition_index": asked["partition_index"]}
-    error, replicas = _error(topic, asked["partition_index"]), asked["replicas"]
-    if error:
-        return _with_message(made, error)
-    if replicas is None:
-        return _with_message(made, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    if replicas != [context.broker.node_id]:
-        why = f"there is one broker, with id {context.broker.node_id}"
-        return _with_message(made, ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
-    return _with_message(made, ErrorCode.NONE)
 
 
 async def list_partition_reassignments(context: Context, request: Body) -> Body:
@@ -308,38 +284,33 @@ async def alter_replica_log_dirs(context: Context, request: Body) -> Body:
     """Accept moves to the store's directory, where partitions already are."""
     results: dict[str, list[Body]] = {}
     for directory in request["dirs"]:
-        for asked in directory["topics"]:
-            topic = await _topic(context, asked["name"])
-            for number in asked["partitions"]:
-                error = _error(topic, number)
-                if not error and directory["path"] != context.broker.store.path:
-                    error = ErrorCode.LOG_DIR_NOT_FOUND
-                results.setdefault(asked["name"], []).append({"partition_index": number, "error_code": error})
+        is_here = directory["path"] == context.broker.store.path
+        for topic in directory["topics"]:
+            for number in topic["partitions"]:
+                code = ErrorCode.NONE if is_here else ErrorCode.LOG_DIR_NOT_FOUND
+                try:
+                    await _check_partition(context, topic["name"], number)
+                except SawlogError as error:
+                    code = code_of(error)
+                results.setdefault(topic["name"], []).append({"partition_index": number, "error_code": code})
     return {"results": [{"topic_name": name, "partitions": parts} for name, parts in results.items()]}
 
 
 async def describe_quorum(context: Context, request: Body) -> Body:
     """Describe a quorum of one. It votes on no log, so its log ends at 0."""
     broker, advertised = context.broker, context.advertised
-    topics = [
-        {
-            "topic_name": asked["topic_name"],
-            "partitions": [_quorum(context, asked, each) for each in asked["partitions"]],
-        }
-        for asked in request["topics"]
-    ]
+    voter = {"replica_id": broker.node_id, "log_end_offset": 0}
+    leads = {"leader_id": broker.node_id, "leader_epoch": 0, "high_watermark": 0, "current_voters": [voter]}
+
+    async def describe(topic: str, asked: Body, answer: Body) -> None:
+        if (topic, asked["partition_index"]) != (_METADATA_LOG, 0):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        answer.update(leads)
+
+    topics = await answer_partitions(request["topics"], ("topic_name", "partition_index"), _PARTITIONS, describe)
     listener = {"name": "PLAINTEXT", "host": advertised.host, "port": advertised.port}
     nodes = [{"node_id": broker.node_id, "listeners": [listener]}]
     return {"error_code": ErrorCode.NONE, "error_message": None, "topics": topics, "nodes": nodes}
-
-
-def _quorum(context: Context, asked: Body, partition: Body) -> Body:
-    made: Body = {"partition_index": partition["partition_index"]}
-    if (asked["topic_name"], partition["partition_index"]) != (_METADATA_LOG, 0):
-        return _with_message(made, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    voter = {"replica_id": context.broker.node_id, "log_end_offset": 0}
-    leads = {"leader_id": context.broker.node_id, "leader_epoch": 0, "high_watermark": 0}
-    return _with_message({**made, **leads, "current_voters": [voter], "observers": []}, ErrorCode.NONE)
 
 
 async def list_config_resources(context: Context, request: Body) -> Body:

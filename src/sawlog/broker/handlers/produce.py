@@ -300,7 +300,4 @@ def _nothing(error: BaseException | None) -> None:
     """Ignore the outcome of a sync that no request waits for. If it fails, the log refuses later appends."""
 
 
-#: Produce requests of one connection do not wait for each other's acknowledgement.
-produce.pipelined = True  # type: ignore[attr-defined]
-
 HANDLERS = {Key.PRODUCE: produce}

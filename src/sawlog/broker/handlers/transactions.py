@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from ...clock import now_ms
 from ...errors import SawlogError
 from ...store.base import Partition, TopicPartition
-from ..error_responses import answer_each, known_code_of
+from ..error_responses import answer_partitions, known_code_of
 from ..groups.stored import NewOffset
 from ..security.acls import Operation, Resource
 from ..transactions import TransactionState
@@ -189,18 +189,14 @@ async def describe_transactions(context: Context, request: Body) -> Body:
 
 async def describe_producers(context: Context, request: Body) -> Body:
     """Return the producers that partitions know."""
-    topics: list[Body] = []
-    for topic in request["topics"]:
 
-        async def describe(asked: Body, answer: Body, name: str = topic["name"]) -> None:
-            context.require(Operation.READ, Resource.TOPIC, name)
-            found = await context.broker.partitions.partition(name, asked["partition_index"])
-            answer["active_producers"] = await context.broker.run(_producers, found.log)
+    async def describe(topic: str, asked: Body, answer: Body) -> None:
+        context.require(Operation.READ, Resource.TOPIC, topic)
+        found = await context.broker.partitions.partition(topic, asked["partition_index"])
+        answer["active_producers"] = await context.broker.run(_producers, found.log)
 
-        numbers = [{"partition_index": number} for number in topic["partition_indexes"]]
-        parts = await answer_each(numbers, ("partition_index",), describe)
-        topics.append({"name": topic["name"], "partitions": parts})
-    return {"topics": topics}
+    names, lists = ("name", "partition_index"), ("partition_indexes", "partitions")
+    return {"topics": await answer_partitions(request["topics"], names, lists, describe)}
 
 
 def _producers(log: Partition) -> list[Body]:

@@ -97,9 +97,8 @@ API_REQUIREMENTS: Final[dict[Key, tuple[Requirement, ...]]] = {
 
 def call_authorized(handler: Handler, context: Context, request: Body) -> Answer:
     """Call a handler. Raise `KafkaError` if the client may not make this request."""
-    if not context.broker.authorizer.is_open:
-        for operation, resource, field in API_REQUIREMENTS[Key(context.header.api_key)]:
-            name = CLUSTER_NAME if field is None else request[field]
-            if name is not None:
-                context.require(operation, resource, name)
+    for operation, resource, field in API_REQUIREMENTS[Key(context.header.api_key)]:
+        name = CLUSTER_NAME if field is None else request[field]
+        if name is not None:
+            context.require(operation, resource, name)
     return handler(context, request)

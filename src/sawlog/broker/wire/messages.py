@@ -398,7 +398,7 @@ DeleteRecords 0-2, flexible 2+
     timeout_ms int32
   response
     throttle_time_ms int32
-    topics [] { name string, partitions [] { partition_index int32, low_watermark int64, error_code int16 } }
+    topics [] { name string, partitions [] { partition_index int32, low_watermark int64 = -1, error_code int16 } }
 
 # --- groups: the classic protocol, administration, committed offsets, and the KIP-848 protocol
 
