@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sawlog.broker.groups.members import Sender
 from sawlog.broker.groups.stored import NewOffset
 from sawlog.broker.wire import Key
 from sawlog.broker.wire.errors import ErrorCode as E
@@ -382,8 +383,8 @@ async def test_invalid_offsets_of_a_transaction_are_refused_when_staged(store: D
             ("orders", 1): E.OFFSET_METADATA_TOO_LARGE,
         }
         one = {ORDERS: NewOffset(1)}
-        assert await stage(1, "billing", one, member_id="nobody", generation=1) == {ORDERS: E.UNKNOWN_MEMBER_ID}
-        late = await stage(1, "billing", one, member_id=joined["member_id"], generation=0)
+        assert await stage(1, "billing", one, Sender("nobody", generation=1)) == {ORDERS: E.UNKNOWN_MEMBER_ID}
+        late = await stage(1, "billing", one, Sender(joined["member_id"], generation=0))
         assert late == {ORDERS: E.ILLEGAL_GENERATION}
         assert await stage(1, "", one) == {ORDERS: E.INVALID_GROUP_ID}
         with store.consumer("embedded", ["orders"]):

@@ -23,7 +23,16 @@ from ..wire.errors import ErrorCode
 from .classic_group import ClassicGroup
 from .consumer_group import JOIN_EPOCH, ConsumerGroup, HeartbeatRequest, HeartbeatResponse, TopicInfo
 from .entry import GroupClaim, GroupEntry
-from .members import DeadlineTimer, JoinRequest, JoinResponse, SyncRequest, SyncResponse, subscribed_topics
+from .members import (
+    NO_MEMBER,
+    DeadlineTimer,
+    JoinRequest,
+    JoinResponse,
+    Sender,
+    SyncRequest,
+    SyncResponse,
+    subscribed_topics,
+)
 from .stored import (
     CommitQueue,
     GroupSummary,
@@ -165,14 +174,14 @@ class Coordinator:
         entry.classic.sync(request, lambda synced: None if future.done() else future.set_result(synced))
         return await future
 
-    async def heartbeat(self, name: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    async def heartbeat(self, name: str, sender: Sender) -> ErrorCode:
         """Answer a Heartbeat request."""
         entry = self._entries.get(name)
         if entry is None:
             return self.name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID
         if not entry.consumers.is_empty:
-            return entry.mixed.heartbeat(member_id, instance_id, generation, await self._topics_of(entry))
-        return entry.classic.heartbeat(member_id, instance_id, generation)
+            return entry.mixed.heartbeat(*sender, await self._topics_of(entry))
+        return entry.classic.heartbeat(*sender)
 
     def leave(self, name: str, members: Sequence[tuple[str, str | None]]) -> Sequence[ErrorCode]:
         """Process a LeaveGroup request: (member id, instance id) of each member."""
@@ -229,44 +238,31 @@ class Coordinator:
     # --- offsets
 
     async def commit(
-        self,
-        name: str,
-        offsets: Mapping[TopicPartition, NewOffset],
-        *,
-        member_id: str = "",
-        instance_id: str | None = None,
-        generation: int = -1,
+        self, name: str, offsets: Mapping[TopicPartition, NewOffset], sender: Sender
     ) -> dict[TopicPartition, ErrorCode]:
         """Process an OffsetCommit request. Offsets whose code is NONE are durable on return."""
-        error = self._commit_error(name, member_id, instance_id, generation, offsets)
+        error = self._commit_error(name, sender, offsets)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
         codes = self._unfit(offsets)
         rest = {partition: new for partition, new in offsets.items() if partition not in codes}
         if rest:
-            commit = OffsetCommit(name, rest, member_id, by_server=self._is_held(name))
+            commit = OffsetCommit(name, rest, sender.member_id, by_server=self._is_held(name))
             codes.update(await self._commits.write(commit))
         return codes
 
     def _commit_error(
-        self,
-        name: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        partitions: Iterable[TopicPartition],
-        *,
-        transactional: bool = False,
+        self, name: str, sender: Sender, partitions: Iterable[TopicPartition], *, transactional: bool = False
     ) -> ErrorCode:
         error = self.name_error(name)
         if error is not ErrorCode.NONE:
             return error
         entry = self._entries.get(name)
         if entry is not None:
-            return entry.commit_error(member_id, instance_id, generation, partitions, transactional=transactional)
+            return entry.commit_error(sender, partitions, transactional=transactional)
         # This makes members of both protocols rejoin. Kafka returns other errors here, which Java's KIP-848 consumer
         # treats as fatal; but Kafka still knows its members after a restart.
-        return ErrorCode.NONE if generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if sender.generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
 
     def _unfit(self, offsets: Mapping[TopicPartition, NewOffset]) -> dict[TopicPartition, ErrorCode]:
         """Return the errors of offsets that cannot be stored."""
@@ -340,21 +336,14 @@ class Coordinator:
         self._staged = staged
 
     async def stage_offsets(
-        self,
-        producer_id: int,
-        name: str,
-        offsets: Mapping[TopicPartition, NewOffset],
-        *,
-        member_id: str = "",
-        instance_id: str | None = None,
-        generation: int = -1,
+        self, producer_id: int, name: str, offsets: Mapping[TopicPartition, NewOffset], sender: Sender = NO_MEMBER
     ) -> dict[TopicPartition, ErrorCode]:
         """Process a TxnOffsetCommit request: offsets to commit with the producer's transaction.
 
         They are kept in memory. The caller makes them durable with the transaction, and passes them to
         `restage_offsets` after a restart, before it completes the transaction and before clients are served.
         """
-        error = self._commit_error(name, member_id, instance_id, generation, offsets, transactional=True)
+        error = self._commit_error(name, sender, offsets, transactional=True)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
         codes = {**dict.fromkeys(offsets, ErrorCode.NONE), **self._unfit(offsets)}

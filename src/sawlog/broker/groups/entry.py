@@ -42,6 +42,7 @@ from .members import (
     DeadlineTimer,
     JoinRequest,
     JoinResponse,
+    Sender,
     SyncRequest,
     SyncResponse,
     assigned_partitions,
@@ -316,21 +317,13 @@ class GroupEntry:
         protocol = (classic.protocol or "") if classic.state is GroupState.STABLE else ""
         return GroupSummary(self.name, classic.protocol_type, classic.state.value, protocol, classic.members)
 
-    def commit_error(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        partitions: Iterable[TopicPartition],
-        *,
-        transactional: bool,
-    ) -> ErrorCode:
+    def commit_error(self, sender: Sender, partitions: Iterable[TopicPartition], *, transactional: bool) -> ErrorCode:
         """Return the error for a commit of these partitions, or NONE."""
         if self.consumers.is_empty:
-            return self.classic.commit_error(member_id, instance_id, generation, transactional=transactional)
-        if generation < 0 and not member_id:
+            return self.classic.commit_error(*sender, transactional=transactional)
+        if sender.generation < 0 and not sender.member_id:
             return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
-        error = self.consumers.commit_error(member_id, generation, partitions)
+        error = self.consumers.commit_error(sender.member_id, sender.generation, partitions)
         if transactional and error is ErrorCode.STALE_MEMBER_EPOCH:
             # TxnOffsetCommit has no epochs: after an epoch error librdkafka waits forever.
             return ErrorCode.ILLEGAL_GENERATION

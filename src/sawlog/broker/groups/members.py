@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ...errors import Malformed
 from ...store.base import TopicPartition
@@ -159,6 +159,19 @@ class SyncResponse:
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""
+
+
+class Sender(NamedTuple):
+    """The sender of a request, as it identifies itself. Without an id and a generation it is not a member."""
+
+    member_id: str = ""
+    instance_id: str | None = None
+    #: Generation, or member epoch.
+    generation: int = -1
+
+
+#: A tool, or a program that assigns its partitions itself.
+NO_MEMBER = Sender()
 
 
 class DeadlineTimer:

@@ -15,7 +15,7 @@ from uuid import UUID
 from ...store.base import TopicPartition
 from ...store.groups import Committed
 from ..groups.consumer_group import ConsumerGroup, ConsumerMember, HeartbeatRequest
-from ..groups.members import JoinRequest, SyncRequest, by_topic
+from ..groups.members import JoinRequest, Sender, SyncRequest, by_topic
 from ..groups.stored import GroupSummary, NewOffset
 from ..membership import Kind
 from ..security.acls import Operation, Resource
@@ -115,11 +115,8 @@ async def sync_group(context: Context, request: Body) -> Body:
 
 async def heartbeat(context: Context, request: Body) -> Body:
     """Keep a session alive and report rebalances."""
-    return {
-        "error_code": await context.broker.groups.heartbeat(
-            request["group_id"], request["member_id"], request["group_instance_id"], request["generation_id"]
-        )
-    }
+    sender = Sender(request["member_id"], request["group_instance_id"], request["generation_id"])
+    return {"error_code": await context.broker.groups.heartbeat(request["group_id"], sender)}
 
 
 def leave_group(context: Context, request: Body) -> Body:
@@ -401,13 +398,8 @@ async def offset_commit(context: Context, request: Body) -> Body:
         if isinstance(name, str)
         for each in topic["partitions"]
     }
-    codes = await context.broker.groups.commit(
-        request["group_id"],
-        offsets,
-        member_id=request["member_id"],
-        instance_id=request["group_instance_id"],
-        generation=request["generation_id_or_member_epoch"],
-    )
+    sender = Sender(request["member_id"], request["group_instance_id"], request["generation_id_or_member_epoch"])
+    codes = await context.broker.groups.commit(request["group_id"], offsets, sender)
     return {"topics": [_codes(topic, name, codes, topics.unknown) for topic, name in found]}
 
 

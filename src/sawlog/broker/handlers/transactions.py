@@ -11,6 +11,7 @@ from ...clock import now_ms
 from ...errors import SawlogError
 from ...store.base import Partition, TopicPartition
 from ..error_responses import answer_partitions, known_code_of
+from ..groups.members import Sender
 from ..groups.stored import NewOffset
 from ..security.acls import Operation, Resource
 from ..transactions import TransactionState
@@ -102,16 +103,8 @@ async def txn_offset_commit(context: Context, request: Body) -> Body:
                 denied[place] = error.code
 
     def stage() -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
-        return asyncio.ensure_future(
-            context.broker.groups.stage_offsets(
-                producer_id,
-                group,
-                offsets,
-                member_id=request["member_id"],
-                instance_id=request["group_instance_id"],
-                generation=request["generation_id"],
-            )
-        )
+        sender = Sender(request["member_id"], request["group_instance_id"], request["generation_id"])
+        return asyncio.ensure_future(context.broker.groups.stage_offsets(producer_id, group, offsets, sender))
 
     codes: dict[TopicPartition, ErrorCode] = {}
     try:
