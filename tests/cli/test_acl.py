@@ -45,7 +45,7 @@ def test_rules_are_added_listed_and_deleted(sawlog: Cli, where: tuple[str, str])
     assert rules(sawlog, *where) == []
 
 
-def test_one_rule_is_made_for_each_combination(sawlog: Cli, where: tuple[str, str]) -> None:
+def test_add_creates_one_rule_per_combination(sawlog: Cli, where: tuple[str, str]) -> None:
     options = ("--allow", "User:a", "--deny", "User:b", "--operation", "read", "--operation", "describe", "--prefixed")
     sawlog("acl", "add", *where, *options, "--topic", "t-", "--topic", "*", "--host", "10.0.0.1").ok()
     found = rules(sawlog, *where)
@@ -55,9 +55,7 @@ def test_one_rule_is_made_for_each_combination(sawlog: Cli, where: tuple[str, st
     assert {each["host"] for each in found} == {"10.0.0.1"}
 
 
-def test_a_list_shows_what_concerns_a_topic_and_a_deletion_only_what_is_named(
-    sawlog: Cli, where: tuple[str, str]
-) -> None:
+def test_list_includes_rules_for_prefixes_and_delete_does_not(sawlog: Cli, where: tuple[str, str]) -> None:
     for name, *more in (("orders",), ("ord", "--prefixed"), ("*",), ("other",)):
         sawlog("acl", "add", *where, "--allow", "User:ann", "--operation", "read", "--topic", name, *more).ok()
     found = rules(sawlog, *where, "--topic", "orders")
@@ -84,7 +82,7 @@ def test_a_list_shows_what_concerns_a_topic_and_a_deletion_only_what_is_named(
         (("--allow", "User:ann", "--operation", "any", "--topic", "t"), "all stands for every one"),
     ],
 )
-def test_what_cannot_be_a_rule_is_a_usage_error_that_says_what_can(
+def test_an_invalid_rule_is_a_usage_error_with_valid_choices(
     sawlog: Cli, where: tuple[str, str], options: tuple[str, ...], said: str
 ) -> None:
     failed = sawlog("acl", "add", *where, *options)
@@ -93,7 +91,7 @@ def test_what_cannot_be_a_rule_is_a_usage_error_that_says_what_can(
     assert rules(sawlog, *where) == []
 
 
-def test_nothing_is_deleted_by_accident(sawlog: Cli, where: tuple[str, str]) -> None:
+def test_rules_are_deleted_only_by_an_explicit_selection(sawlog: Cli, where: tuple[str, str]) -> None:
     sawlog("acl", "add", *where, *ANN).ok()
     assert "select rules with" in sawlog("acl", "delete", *where, "--yes").err
     assert "select rules with" in sawlog("acl", "delete", *where, "--all", "--topic", "orders", "--yes").err
@@ -103,12 +101,12 @@ def test_nothing_is_deleted_by_accident(sawlog: Cli, where: tuple[str, str]) -> 
     assert len(rules(sawlog, *where)) == 2
 
 
-def test_a_store_that_is_missing_is_not_made(sawlog: Cli, tmp_path: Path) -> None:
+def test_a_missing_store_is_not_created(sawlog: Cli, tmp_path: Path) -> None:
     assert sawlog("acl", "add", "-d", str(tmp_path / "none"), *ANN).code != 0
     assert not (tmp_path / "none").exists()
 
 
-def test_who_may_only_read_and_write_uses_the_command_line_at_a_broker(sawlog: Cli) -> None:
+def test_a_user_with_read_and_write_permission_can_use_the_commands(sawlog: Cli) -> None:
     with Broker(super_users=["User:ops"]) as broker:
         broker.create_topic("orders")
         broker.create_topic("secret")
@@ -126,7 +124,7 @@ def test_who_may_only_read_and_write_uses_the_command_line_at_a_broker(sawlog: C
         assert "TOPIC_AUTHORIZATION_FAILED" in sawlog("read", "secret", *at).err
 
 
-def test_a_broker_without_access_control_takes_no_rules_and_says_what_to_do(sawlog: Cli) -> None:
+def test_a_broker_without_access_control_refuses_rules_with_advice(sawlog: Cli) -> None:
     with Broker() as broker:
         at = ("-b", broker.address)
         for refused in (sawlog("acl", "add", *at, *ANN), sawlog("acl", "list", *at)):
@@ -136,7 +134,7 @@ def test_a_broker_without_access_control_takes_no_rules_and_says_what_to_do(sawl
         assert rules(sawlog, "-d", broker.directory) == []
 
 
-def test_a_broker_is_told_and_refuses_those_who_may_not(sawlog: Cli) -> None:
+def test_rules_added_through_a_broker_apply_at_once(sawlog: Cli) -> None:
     with Broker(super_users=["User:ops"]) as broker:
         at = ("-b", broker.address)
         sawlog("acl", "add", *at, "--allow", "User:ANONYMOUS", "--operation", "alter", "--cluster").ok()

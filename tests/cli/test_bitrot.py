@@ -67,7 +67,7 @@ def segment(compression: str = "none") -> tuple[bytes, list[int]]:
 
 
 @for_each("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_a_sound_segment_is_its_batches(compression: str) -> None:
+def test_an_intact_segment_is_split_into_its_batches(compression: str) -> None:
     content, starts = segment(compression)
     found = list(dissect(memoryview(content)))
     assert all(isinstance(each, Batch) and not each.remark for each in found)
@@ -100,7 +100,7 @@ def test_any_flipped_bit_is_noticed_and_the_first_bad_byte_is_named() -> None:
             assert len(found) == len(SIZES)  # the other batches are all there
 
 
-def test_a_wrong_base_offset_is_told_by_the_neighbours() -> None:
+def test_a_wrong_base_offset_is_detected_from_neighbouring_batches() -> None:
     content, starts = segment()
     damaged = bytearray(content)
     damaged[starts[1] + 6] ^= 1
@@ -127,7 +127,7 @@ def test_zeros_at_the_end_are_called_zeros() -> None:
     assert damage.reason.startswith("5,000 zero bytes")
 
 
-def test_a_batch_inside_a_record_is_not_taken_for_the_next_one() -> None:
+def test_a_batch_inside_a_record_is_not_mistaken_for_the_next_batch() -> None:
     inner = encode([b"inner"], base_offset=100)
     outer = encode([b"before", inner, b"after"], base_offset=0)
     content = bytearray(outer + encode([b"next"], base_offset=3))
@@ -140,7 +140,7 @@ def test_a_batch_inside_a_record_is_not_taken_for_the_next_one() -> None:
     assert following.header.base_offset == 3
 
 
-def test_garbage_between_batches_is_one_damage() -> None:
+def test_garbage_between_batches_is_one_damaged_range() -> None:
     content, starts = segment()
     mixed = content[: starts[1]] + b"garbage " * 40 + content[starts[1] :]
     found = list(dissect(memoryview(mixed)))
@@ -157,7 +157,7 @@ def test_offsets_that_compaction_removed_are_remarked() -> None:
 
 
 @given(some.binary(max_size=400))
-def test_any_bytes_can_be_looked_at(content: bytes) -> None:
+def test_any_bytes_can_be_dissected(content: bytes) -> None:
     found = list(dissect(memoryview(content)))
     assert sum(each.size_bytes if isinstance(each, Damage) else each.header.size_bytes for each in found) == len(
         content

@@ -84,7 +84,7 @@ READ = [
 
 
 @pytest.mark.parametrize("options", READ, ids=" ".join)
-def test_records_are_printed_as_from_the_directory(both: Both, options: list[str]) -> None:
+def test_records_look_the_same_through_a_broker(both: Both, options: list[str]) -> None:
     sawlog, here, there = both
     expected, found = sawlog("read", "orders", *here, *options).ok(), sawlog("read", "orders", *there, *options).ok()
     assert found.raw == expected.raw
@@ -97,7 +97,7 @@ def test_topics_are_listed_as_from_the_directory(both: Both, options: list[str])
     assert sawlog("topic", "list", *there, *options).ok().raw == sawlog("topic", "list", *here, *options).ok().raw
 
 
-def test_a_topic_is_described_as_far_as_a_broker_tells(both: Both) -> None:
+def test_describe_through_a_broker_shows_what_the_protocol_carries(both: Both) -> None:
     sawlog, here, there = both
     expected = sawlog("topic", "describe", "orders", *here, "--output", "json").ok().json
     found = sawlog("topic", "describe", "orders", *there, "--output", "json").ok().json
@@ -107,7 +107,7 @@ def test_a_topic_is_described_as_far_as_a_broker_tells(both: Both) -> None:
     assert "orders" in sawlog("topic", "describe", "orders", *there).ok().out
 
 
-def test_sizes_and_rates_are_those_of_the_directory(both: Both) -> None:
+def test_stats_are_the_same_through_a_broker(both: Both) -> None:
     sawlog, here, there = both
     expected = sawlog("stats", "orders", *here, "--output", "json").ok().json
     found = sawlog("stats", "orders", *there, "--output", "json").ok().json
@@ -116,7 +116,7 @@ def test_sizes_and_rates_are_those_of_the_directory(both: Both) -> None:
     assert sawlog("stats", *there).ok().lines
 
 
-def test_a_parquet_file_is_the_same(both: Both, tmp_path: Path) -> None:
+def test_parquet_files_have_the_same_records_through_a_broker(both: Both, tmp_path: Path) -> None:
     sawlog, here, there = both
     for name, options in (("all", []), ("some", ["--grep", "customer-3"])):
         sawlog("read", "orders", *here, *options, "--out", tmp_path / f"{name}-here.parquet").ok()
@@ -161,7 +161,7 @@ def test_a_topic_is_created_changed_trimmed_and_deleted(both: Both) -> None:
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
-def test_what_is_produced_is_stored_as_without_a_broker(both: Both, options: list[str], stdin: bytes) -> None:
+def test_produce_through_a_broker_stores_the_same_records(both: Both, options: list[str], stdin: bytes) -> None:
     sawlog, _, there = both
     form = ["-f", "%p %o %k %v %V %h\n"]
     read = []
@@ -235,7 +235,7 @@ def test_errors_have_the_same_exit_code(both: Both, arguments: list[str], code: 
         sawlog(*arguments, *here).failed(code)
 
 
-def test_a_broker_that_is_not_there_is_one_line(both: Both) -> None:
+def test_an_unreachable_broker_is_reported_on_one_line(both: Both) -> None:
     sawlog = both[0]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -243,7 +243,7 @@ def test_a_broker_that_is_not_there_is_one_line(both: Both) -> None:
     assert "HOST:PORT" in sawlog("topic", "list", "-b", "nowhere:x").failed(2)
 
 
-def test_without_kafka_python_the_command_to_install_it_is_said(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_kafka_python_the_error_has_the_install_command(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kafka", None)
     for name in ("client", "remote"):
         monkeypatch.delitem(sys.modules, f"sawlog.broker.{name}", raising=False)
@@ -259,7 +259,7 @@ def test_the_environment_names_a_broker(both: Both, monkeypatch: pytest.MonkeyPa
     assert sawlog("topic", "list").ok().raw == sawlog("topic", "list", *here).ok().raw
 
 
-def test_what_is_typed_precedes_the_environment(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_override_the_environment(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sawlog, here, there = both
     other = tmp_path / "other"
     sawlog("topic", "create", "elsewhere", "-d", other).ok()
@@ -270,7 +270,7 @@ def test_what_is_typed_precedes_the_environment(both: Both, tmp_path: Path, monk
     assert sawlog("topic", "list", *there).ok().raw == sawlog("topic", "list", *here).ok().raw
 
 
-def test_two_places_are_one_too_many(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_and_a_broker_exclude_each_other(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     sawlog, here, there = both
     assert "not both" in sawlog("topic", "list", *here, *there).failed(2)
     monkeypatch.setenv("SAWLOG_BROKER", there[1])
@@ -280,7 +280,7 @@ def test_two_places_are_one_too_many(both: Both, monkeypatch: pytest.MonkeyPatch
     assert sawlog("read", "--log", partition, "-n", 1).ok().lines  # a log is none of both
 
 
-def test_no_place_is_a_usage_error(both: Both) -> None:
+def test_a_command_without_a_store_is_a_usage_error(both: Both) -> None:
     for arguments in (["topic", "list"], ["read", "orders"], ["stats"]):
         message = both[0](*arguments).failed(2)
         assert "-d DIR" in message
@@ -294,13 +294,13 @@ ON_FILES = {
 }
 
 
-def test_some_commands_work_on_files_only() -> None:
+def test_the_commands_that_need_files_are_known() -> None:
     assert {("verify",), ("repair",), ("maintenance",), ("import",), ("export",), ("serve",)} <= ON_FILES
     assert not ON_FILES & {("read",), ("produce",), ("stats",), ("topic", "list"), ("groups", "seek")}
 
 
 @pytest.mark.parametrize("path", sorted(ON_FILES), ids=" ".join)
-def test_a_command_that_needs_the_files_says_so(both: Both, path: tuple[str, ...]) -> None:
+def test_a_command_that_needs_files_refuses_a_broker(both: Both, path: tuple[str, ...]) -> None:
     message = both[0](*path, "-b", "127.0.0.1:9092").failed(2)
     assert "works on the files of a store" in message
     assert "-d DIR" in message
@@ -315,7 +315,7 @@ def test_topics_are_completed_from_a_broker(both: Both, served: tuple[Path, str]
 # --- groups
 
 
-def test_groups_are_shown_as_from_the_directory(both: Both) -> None:
+def test_groups_look_the_same_through_a_broker(both: Both) -> None:
     sawlog, here, there = both
     for arguments in (["groups", "list"], ["groups", "describe", "billing"]):
         for output in ("table", "csv", "json"):
@@ -325,7 +325,7 @@ def test_groups_are_shown_as_from_the_directory(both: Both) -> None:
     assert json.loads(expected.raw)["rows"][0]["committed"] == 10
 
 
-def test_members_that_only_the_broker_knows_are_not_said_to_be_none(both: Both) -> None:
+def test_unknown_members_of_a_served_group_are_not_shown_as_zero(both: Both) -> None:
     sawlog, here, there = both
     settings = {"bootstrap.servers": there[1], "group.id": "live", "auto.offset.reset": "earliest"}
     consumer = confluent_kafka.Consumer(settings)

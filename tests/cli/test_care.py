@@ -17,7 +17,7 @@ from .damage import flip_bit, segment_of
 # --- verify
 
 
-def test_verify_counts_what_is_well(sawlog: Cli, orders: Path) -> None:
+def test_verify_counts_an_intact_store(sawlog: Cli, orders: Path) -> None:
     rows = sawlog("verify", "--output", "json").ok().json
     assert [(row["topic"], row["partition"], row["records"], row["problems"]) for row in rows] == [
         ("orders", 0, 10, []),
@@ -45,7 +45,7 @@ def test_verify_of_one_directory(sawlog: Cli, orders: Path) -> None:
     assert (row["topic"], row["records"]) == ("partition-1", 5)
 
 
-def test_verify_of_a_store_looks_at_the_groups_offsets(sawlog: Cli, orders: Path) -> None:
+def test_verify_of_a_store_includes_committed_offsets(sawlog: Cli, orders: Path) -> None:
     for offset in (3, 5):  # the second process notes how far the first one's commits are durable
         with DirectoryStore.open(orders) as store:
             store.groups.commit("billing", {("orders", 0): offset})
@@ -78,7 +78,7 @@ def test_inspect_shows_every_batch(sawlog: Cli, orders: Path) -> None:
     ]
 
 
-def test_inspect_marks_the_first_bad_byte_and_goes_on(sawlog: Cli, orders: Path) -> None:
+def test_inspect_marks_the_first_bad_byte_and_continues(sawlog: Cli, orders: Path) -> None:
     file = segment_of(orders)
     bad = file.read_bytes().index(b"a4")
     flip_bit(file, bad, 0x20)
@@ -121,7 +121,7 @@ def indexed(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def test_inspect_knows_the_indexes(sawlog: Cli, indexed: Path) -> None:
+def test_inspect_shows_the_indexes(sawlog: Cli, indexed: Path) -> None:
     entries = sawlog("inspect", indexed / f"{0:020d}.index", "--output", "json").ok().json
     assert entries
     assert all(entry["remark"] == "" for entry in entries)
@@ -130,7 +130,7 @@ def test_inspect_knows_the_indexes(sawlog: Cli, indexed: Path) -> None:
     assert times[-1]["offset"] == 4
 
 
-def test_inspect_finds_an_index_entry_that_lies(sawlog: Cli, indexed: Path) -> None:
+def test_inspect_finds_a_wrong_index_entry(sawlog: Cli, indexed: Path) -> None:
     file = indexed / f"{0:020d}.index"
     flip_bit(file, 15)
     result = sawlog("inspect", file, "--output", "json")
@@ -164,7 +164,7 @@ def test_every_file_of_a_store_can_be_inspected(sawlog: Cli, orders: Path) -> No
         assert sawlog("inspect", file).code == 0, file
 
 
-def test_inspect_knows_the_checkpoint(sawlog: Cli, orders: Path) -> None:
+def test_inspect_shows_the_checkpoint(sawlog: Cli, orders: Path) -> None:
     file = segment_of(orders).parent / "checkpoint"
     found = sawlog("inspect", file, "--output", "json").ok().json
     assert (found["clean"], found["durable_offset"]) == (True, 10)
@@ -174,7 +174,7 @@ def test_inspect_knows_the_checkpoint(sawlog: Cli, orders: Path) -> None:
     assert "checksum" in result.err
 
 
-def test_inspect_knows_the_producers(sawlog: Cli, tmp_path: Path) -> None:
+def test_inspect_shows_the_producers(sawlog: Cli, tmp_path: Path) -> None:
     with Log.open(tmp_path / "log") as log:
         log.append_many([b"a", b"b"], producer=Producer(7, 1, 40))
     file = tmp_path / "log" / "producers"
@@ -184,7 +184,7 @@ def test_inspect_knows_the_producers(sawlog: Cli, tmp_path: Path) -> None:
     assert sawlog("inspect", file).code == 4
 
 
-def test_inspect_of_something_else_is_said(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+def test_inspect_reports_what_is_not_a_segment(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
     assert "is a directory" in sawlog("inspect", orders).failed(2)
     sawlog("inspect", tmp_path / "nowhere.log").failed(3)
     (tmp_path / "empty.log").write_bytes(b"")
@@ -209,7 +209,7 @@ def torn(orders: Path) -> Path:
     return orders
 
 
-def test_nothing_to_repair_is_said(sawlog: Cli, orders: Path) -> None:
+def test_repair_of_an_intact_store_says_so(sawlog: Cli, orders: Path) -> None:
     result = sawlog("repair").ok()
     assert result.raw == b""
     assert "nothing to repair" in result.err
@@ -219,7 +219,7 @@ def test_nothing_to_repair_is_said(sawlog: Cli, orders: Path) -> None:
     assert [path.name for path in orders.parent.iterdir()] == ["data"]
 
 
-def test_plan_says_what_would_be_done_and_does_nothing(sawlog: Cli, torn: Path) -> None:
+def test_plan_lists_repairs_and_changes_nothing(sawlog: Cli, torn: Path) -> None:
     before = contents(torn)
     rows = sawlog("repair", "--plan", "--output", "json").ok().json
     assert any(row["action"] == "save a copy, then cut" and row["partition"] == 0 for row in rows)
@@ -241,7 +241,7 @@ def test_apply_copies_first_and_repairs(sawlog: Cli, torn: Path) -> None:
     assert "nothing to repair" in sawlog("repair").ok().err
 
 
-def test_copies_go_where_one_says(sawlog: Cli, torn: Path, tmp_path: Path) -> None:
+def test_backup_chooses_the_place_of_the_copies(sawlog: Cli, torn: Path, tmp_path: Path) -> None:
     sawlog("repair", "orders", "--apply", "--backup", tmp_path / "spare").ok()
     assert (tmp_path / "spare/topics/orders/partition-0" / f"{0:020d}.log").exists()
     partition = torn / "topics/orders/partition-0"
@@ -250,7 +250,7 @@ def test_copies_go_where_one_says(sawlog: Cli, torn: Path, tmp_path: Path) -> No
     assert (tmp_path / "again/partition-0" / f"{0:020d}.log").exists()
 
 
-def test_damaged_data_is_kept_told_and_read_around(sawlog: Cli, orders: Path) -> None:
+def test_damaged_data_is_kept_reported_and_skipped(sawlog: Cli, orders: Path) -> None:
     file = segment_of(orders)
     flip_bit(file, file.read_bytes().index(b"a4"))
     damaged = file.read_bytes()
@@ -266,7 +266,7 @@ def test_damaged_data_is_kept_told_and_read_around(sawlog: Cli, orders: Path) ->
         assert store.topic("orders").append(b"new", partition=0).offset == 10
 
 
-def test_partition_whose_files_are_gone_is_a_loss_that_is_told_and_made_usable(sawlog: Cli, orders: Path) -> None:
+def test_a_partition_without_files_is_reported_and_made_usable(sawlog: Cli, orders: Path) -> None:
     for file in segment_of(orders).parent.glob("0*"):
         file.unlink()
     checked = sawlog("verify")
@@ -283,7 +283,7 @@ def test_partition_whose_files_are_gone_is_a_loss_that_is_told_and_made_usable(s
     assert "offsets 0 to 9 are missing" in sawlog("verify").err
 
 
-def test_partition_that_is_being_written_is_not_repaired(sawlog: Cli, torn: Path) -> None:
+def test_a_partition_that_is_being_written_is_not_repaired(sawlog: Cli, torn: Path) -> None:
     with Log.open(segment_of(torn).parent) as _:
         (segment_of(torn).parent / "checkpoint").unlink()
         before = sorted(path.name for path in torn.parent.iterdir())
@@ -314,7 +314,7 @@ def test_maintenance_skips_partitions_that_another_process_writes(program: Progr
     assert "skipped 1 of 1 partitions: another process" in result.err
 
 
-def test_scrubbing_that_finds_damage_is_told(sawlog: Cli, data: Path) -> None:
+def test_damage_found_by_scrubbing_is_reported(sawlog: Cli, data: Path) -> None:
     with DirectoryStore.open(data) as store:
         topic = store.create_topic("old", scrub_interval_ms=1)
         topic.append(b"value")
@@ -329,7 +329,7 @@ def test_scrubbing_that_finds_damage_is_told(sawlog: Cli, data: Path) -> None:
 # --- doctor
 
 
-def test_doctor_looks_at_everything(sawlog: Cli, orders: Path) -> None:
+def test_doctor_runs_every_check(sawlog: Cli, orders: Path) -> None:
     before = contents(orders)
     result = sawlog("doctor", "--output", "json").ok()
     checks = {each["check"]: each for each in result.json}
@@ -358,7 +358,7 @@ def test_doctor_of_a_directory_without_a_store(sawlog: Cli, tmp_path: Path) -> N
     sawlog("doctor", "--dir", tmp_path / "nowhere").failed(3)
 
 
-def test_doctor_calls_a_broken_store_bad(sawlog: Cli, orders: Path) -> None:
+def test_doctor_reports_a_damaged_store_as_bad(sawlog: Cli, orders: Path) -> None:
     (orders / "topics/orders/topic.json").write_text("{", encoding="utf-8")
     result = sawlog("doctor", "--output", "json")
     assert result.code == 1
@@ -372,13 +372,13 @@ def test_doctor_notices_records_from_the_future(sawlog: Cli, orders: Path) -> No
     assert states["clock"] == "warning"
 
 
-def test_doctor_warns_of_a_sync_that_is_too_quick_to_be_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_warns_of_an_implausibly_fast_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for times_ms, state in (([0.001] * 5, "warning"), ([1.0] * 5, "ok"), ([200.0] * 5, "warning")):
         monkeypatch.setattr(doctor, "measure_sync", lambda file, times_ms=times_ms: times_ms)
         assert {each.check: each.state for each in doctor.examine(tmp_path, None)}["fsync"] == state
 
 
-def test_advice_for_people_is_not_among_the_data(sawlog: Cli, orders: Path) -> None:
+def test_advice_is_not_mixed_with_data(sawlog: Cli, orders: Path) -> None:
     (orders / "topics/orders/topic.json").write_text("{", encoding="utf-8")
     result = sawlog("doctor")
     assert "sawlog verify" in result.err
@@ -399,12 +399,12 @@ def test_bench_measures_and_leaves_nothing(sawlog: Cli, orders: Path, tmp_path: 
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_bench_says_what_it_ran_on(sawlog: Cli, orders: Path) -> None:
+def test_bench_describes_the_machine(sawlog: Cli, orders: Path) -> None:
     result = sawlog("bench", "--seconds", 0.05).ok()
     assert "durability always" in result.err
     assert result.lines[0].split()[0] == "STEP"
 
 
 @pytest.mark.parametrize("arguments", [["--size", "big"], ["--durability", "maybe"], ["--seconds", "0"]])
-def test_bench_refuses_what_cannot_be(sawlog: Cli, arguments: list[str]) -> None:
+def test_bench_refuses_invalid_options(sawlog: Cli, arguments: list[str]) -> None:
     sawlog("bench", *arguments).failed(2)

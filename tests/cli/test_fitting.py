@@ -41,12 +41,12 @@ def test_a_table_is_never_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, lines(width))) <= width
 
 
-def test_what_is_left_out_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_that_are_left_out_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     lines(66)
     assert "not shown (--output csv has it): rare" in capsys.readouterr().err
 
 
-def test_programs_get_everything() -> None:
+def test_other_formats_contain_every_column() -> None:
     stream = io.BytesIO()
     Printer("csv", stream, 20).rows(ROWS, COLUMNS)
     assert stream.getvalue().decode().splitlines()[0] == "name,size,time,rare"

@@ -68,13 +68,13 @@ def test_time_follows_strftime_in_local_time() -> None:
         ("\\", "write it twice"),
     ],
 )
-def test_what_is_no_format_is_refused_with_what_there_is(form: str, complaint: str) -> None:
+def test_an_invalid_format_is_refused_with_the_choices(form: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         compile_format(form)
 
 
 @given(some.text().filter(lambda text: "%" not in text and "\\" not in text))
-def test_text_without_marks_is_printed_as_it_is(text: str) -> None:
+def test_text_without_directives_is_printed_unchanged(text: str) -> None:
     assert shown(text) == text.encode("utf-8", "surrogateescape")
 
 

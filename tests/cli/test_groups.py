@@ -32,7 +32,7 @@ def test_list_shows_the_lag(billing: Cli) -> None:
     assert billing("groups", "list").ok().lines[1].split() == ["billing", "0", "2", "10"]
 
 
-def test_list_of_nothing_is_empty_and_says_why(sawlog: Cli, orders: Path) -> None:
+def test_an_empty_list_says_why(sawlog: Cli, orders: Path) -> None:
     result = sawlog("groups", "list").ok()
     assert result.raw == b""
     assert "no groups yet" in result.err
@@ -51,7 +51,7 @@ def test_describe_shows_every_partition(billing: Cli) -> None:
     assert "10 records not yet consumed" in result.err
 
 
-def test_a_group_whose_members_are_at_a_broker_says_where_and_is_not_moved(billing: Cli, orders: Path) -> None:
+def test_a_group_served_by_a_broker_names_it_and_is_not_moved(billing: Cli, orders: Path) -> None:
     with DirectoryStore.open(orders) as store:
         served = store.groups._claim("billing", "127.0.0.1:9092")
         served.take()
@@ -76,7 +76,7 @@ def test_a_group_whose_members_are_at_a_broker_says_where_and_is_not_moved(billi
         (["--to", "end", "-p", "1"], (4, 5)),
     ],
 )
-def test_seek_moves_to_a_place(billing: Cli, data: Path, arguments: list[str], expected: tuple[int, int]) -> None:
+def test_seek_moves_to_an_offset(billing: Cli, data: Path, arguments: list[str], expected: tuple[int, int]) -> None:
     billing("groups", "seek", "billing", *arguments).ok()
     assert committed(data) == {("orders", 0): expected[0], ("orders", 1): expected[1]}
 
@@ -99,9 +99,7 @@ def test_seek_moves_to_a_place(billing: Cli, data: Path, arguments: list[str], e
     ],
 )
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--output", "json"]], ids=["table", "dry run", "json"])
-def test_seek_says_when_it_goes_elsewhere_than_asked(
-    billing: Cli, arguments: list[str], said: list[str], more: list[str]
-) -> None:
+def test_seek_reports_an_adjusted_offset(billing: Cli, arguments: list[str], said: list[str], more: list[str]) -> None:
     result = billing("groups", "seek", "billing", *arguments, *more).ok()
     for number, text in enumerate(said):
         told = f"orders/{number}: {text}"
@@ -110,13 +108,13 @@ def test_seek_says_when_it_goes_elsewhere_than_asked(
         assert [bool(row["remark"]) for row in result.json] == [bool(text) for text in said]
 
 
-def test_dry_run_moves_nothing(billing: Cli, data: Path) -> None:
+def test_seek_with_dry_run_moves_nothing(billing: Cli, data: Path) -> None:
     rows = billing("groups", "seek", "billing", "--to", "start", "--dry-run", "--output", "json").ok().json
     assert [(row["committed"], row["to"]) for row in rows] == [(4, 0), (1, 0)]
     assert committed(data) == {("orders", 0): 4, ("orders", 1): 1}
 
 
-def test_seek_can_make_a_group_for_a_topic_that_is_named(sawlog: Cli, orders: Path) -> None:
+def test_seek_creates_a_group_for_a_named_topic(sawlog: Cli, orders: Path) -> None:
     sawlog("groups", "seek", "fresh", "--to", "-1", "--topic", "orders").ok()
     assert committed(orders, "fresh") == {("orders", 0): 9, ("orders", 1): 4}
 
@@ -131,7 +129,7 @@ def test_group_with_members_is_not_moved_or_deleted(billing: Cli, orders: Path) 
         assert {row["owner"] for row in found["rows"]} == {found["members"][0]["id"]}
 
 
-def test_delete_asks_first(billing: Cli) -> None:
+def test_delete_asks_for_confirmation(billing: Cli) -> None:
     assert "--yes" in billing("groups", "delete", "billing").failed(2)
     assert billing("groups", "delete", "billing", "--yes", "--output", "json").ok().json["deleted"] is True
     assert billing("groups", "list", "--output", "json").json == []
@@ -159,5 +157,5 @@ def test_missing_group_or_topic_is_not_found(billing: Cli, arguments: list[str])
         (["--to", "end", "-p", "5"], "0 to 1"),
     ],
 )
-def test_seek_to_nowhere_is_a_usage_error(billing: Cli, arguments: list[str], complaint: str) -> None:
+def test_seek_without_a_target_is_a_usage_error(billing: Cli, arguments: list[str], complaint: str) -> None:
     assert complaint in billing("groups", "seek", "billing", *arguments).failed(2)

@@ -98,7 +98,7 @@ def test_damage_stops_an_import_unless_skipped(sawlog: Cli, tmp_path: Path, data
         assert [record.offset for record in store["orders"].scan()] == [0, 1, 3, 4, 5]
 
 
-def test_a_running_broker_is_refused(sawlog: Cli, kafka: Path) -> None:
+def test_import_refuses_the_directory_of_a_running_broker(sawlog: Cli, kafka: Path) -> None:
     with broker_on(kafka):
         assert "stop it, then try again" in sawlog("import", kafka).failed(5)
 

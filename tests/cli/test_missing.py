@@ -98,7 +98,7 @@ def test_lost_commits_are_reported_to_everyone_who_asks_for_the_group(sawlog: Cl
         assert len(list(consumer.drain())) == 10
 
 
-def test_what_a_repair_has_reported_is_reported_until_it_is_trimmed(sawlog: Cli, store: Path) -> None:
+def test_a_reported_loss_is_reported_until_it_is_trimmed(sawlog: Cli, store: Path) -> None:
     segments(store)[0].unlink()
     assert sawlog("repair", "--apply").code == 4
     shutil.rmtree(store / "members", ignore_errors=True)
@@ -119,7 +119,7 @@ def test_bit_rot_is_reported_by_verify_and_repair_alike(sawlog: Cli, store: Path
         assert "the checksum of a batch does not match" in found.out + found.err
 
 
-def test_a_consumer_gets_the_records_before_a_lost_tail_and_then_an_error(store: Path) -> None:
+def test_a_consumer_reads_up_to_a_lost_tail_then_raises(store: Path) -> None:
     os.truncate(segments(store)[-1], 100)
     seen: list[int] = []
     with (
@@ -147,7 +147,7 @@ def test_verify_lists_a_missing_partition_and_checks_the_rest(sawlog: Cli, store
 
 
 @pytest.mark.parametrize("gone", ["topics/orders/partition-0", "topics/orders/topic.json", "topics", "sawlog.json"])
-def test_what_is_missing_of_the_catalogue_is_an_error_for_every_command(sawlog: Cli, store: Path, gone: str) -> None:
+def test_a_missing_part_of_the_catalogue_is_an_error_for_every_command(sawlog: Cli, store: Path, gone: str) -> None:
     path = store / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     for command in ("verify", "doctor", "repair"):

@@ -68,7 +68,7 @@ def test_topics_are_created_altered_listed_and_deleted(sawlog: Cli, url: str) ->
     assert sawlog("topic", "list", "--output", "json").ok().json == []
 
 
-def test_what_is_produced_is_read(sawlog: Cli, orders: str) -> None:
+def test_produced_records_are_read_back(sawlog: Cli, orders: str) -> None:
     found = sawlog("read", "orders", "-d", orders, "--output", "ndjson").ok()
     assert _values(found) == [f"v{number}" for number in range(10)]
     assert len(sawlog("read", "orders", "-p", 0, "-o", "-1", "--output", "ndjson").ok().lines) == 1
@@ -83,7 +83,7 @@ def test_a_store_is_not_created_by_a_mistyped_address(sawlog: Cli, url: str) -> 
 
 
 @pytest.mark.slow
-def test_a_follower_in_another_process_sees_what_comes(orders: str, sawlog: Cli) -> None:
+def test_a_follower_in_another_process_sees_new_records(orders: str, sawlog: Cli) -> None:
     program = Program(Path(orders))
     reader = program.start("read", "orders", "-d", orders, "-o", "end:", "--follow", "-n", 1, "--output", "ndjson")
     deadline = time.monotonic() + 60
@@ -163,7 +163,7 @@ def test_lost_commits_are_reported_and_the_store_returns_to_the_state_before_the
     sawlog("produce", "orders", stdin=b"again\n").ok()
 
 
-def test_a_store_without_its_sawlog_json_is_not_created_again_and_gets_it_back(sawlog: Cli, orders: str) -> None:
+def test_a_store_that_lost_its_sawlog_json_is_repaired_and_not_recreated(sawlog: Cli, orders: str) -> None:
     bucket = Bucket(orders)
     before = bucket.get("sawlog.json")
     bucket.delete("sawlog.json")
@@ -205,7 +205,7 @@ def test_deleting_a_user_or_adding_a_rule_creates_no_store(sawlog: Cli, url: str
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_command_about_files_says_so_in_one_line(sawlog: Cli, url: str, arguments: tuple[str, ...]) -> None:
+def test_a_command_for_directories_refuses_a_url_on_one_line(sawlog: Cli, url: str, arguments: tuple[str, ...]) -> None:
     said = sawlog(*arguments, "-d", url).failed(2)
     assert f"{url} is on object storage: this command needs a store in a directory" in said
     assert len(said.strip().splitlines()) == 1

@@ -62,7 +62,7 @@ def utc(text: str) -> Bound:
         ("@99999999999999:+1h", Span(at(10**14 - 1), at(10**14 - 1 + HOUR))),
     ],
 )
-def test_expression_means(text: str, span: Span) -> None:
+def test_an_expression_is_parsed_to_its_span(text: str, span: Span) -> None:
     assert parse(text, NOW) == span
 
 
@@ -73,13 +73,13 @@ def test_expression_means(text: str, span: Span) -> None:
         *["@9223372036854776", "@99999999999"],
     ],
 )
-def test_what_means_nothing_is_refused_and_the_grammar_shown(text: str) -> None:
+def test_an_invalid_expression_is_refused_with_the_grammar(text: str) -> None:
     with pytest.raises(ValueError, match="the last 100"):
         parse(text, NOW)
 
 
 @for_each("text", ["100:200", "", "@-1h:", ":5"])
-def test_a_span_is_not_one_place(text: str) -> None:
+def test_a_span_is_refused_where_an_offset_is_needed(text: str) -> None:
     with pytest.raises(ValueError, match="a single offset"):
         parse_bound(text, NOW)
 
@@ -97,7 +97,7 @@ def as_written(when: tuple[datetime, str, str]) -> tuple[str, int]:
 
 
 @given(written, written)
-def test_two_times_around_a_colon_are_told_apart_however_they_are_written(
+def test_two_times_around_a_colon_are_separated_correctly(
     first: tuple[datetime, str, str], second: tuple[datetime, str, str]
 ) -> None:
     (one, one_ms), (two, two_ms) = as_written(first), as_written(second)
@@ -138,7 +138,7 @@ def test_span_is_found_in_a_log_and_kept_inside_it(text: str, expected: tuple[in
     assert resolve(parse(text, NOW), Ten()) == expected
 
 
-def test_times_are_looked_up_in_the_log() -> None:
+def test_times_are_resolved_by_the_log() -> None:
     assert resolve(Span(at(12_500), at(15_000)), Ten()) == (13, 20)  # records of earlier times may follow
     assert offset_of(at(-5), Ten()) == 10
     assert offset_of(at(10**15), Ten()) == 20

@@ -40,20 +40,20 @@ def test_json_is_one_array() -> None:
     ]
 
 
-def test_json_of_nothing_is_an_empty_array() -> None:
+def test_json_without_rows_is_an_empty_array() -> None:
     assert json.loads(printed("json", [])) == []
 
 
-def test_ndjson_is_one_object_a_line() -> None:
+def test_ndjson_is_one_object_per_line() -> None:
     assert [json.loads(line)["name"] for line in printed("ndjson", ROWS).splitlines()] == ["a", "bb"]
 
 
-def test_csv_has_a_head_and_a_line_a_row() -> None:
+def test_csv_has_a_header_and_one_line_per_row() -> None:
     rows = list(csv.reader(io.StringIO(printed("csv", ROWS))))
     assert rows == [["name", "size_bytes", "value"], ["a", "2048", "x"], ["bb", "5", "base64:/w=="]]
 
 
-def test_csv_of_nothing_has_its_head() -> None:
+def test_csv_without_rows_has_its_header() -> None:
     assert printed("csv", []) == "name,size_bytes,value\n"
 
 
@@ -83,7 +83,7 @@ def test_control_characters_are_made_visible_in_tables() -> None:
 
 
 @given(some.text())
-def test_visible_text_is_printable(text: str) -> None:
+def test_escaped_text_is_printable(text: str) -> None:
     assert visible(text).isprintable()
 
 
@@ -103,12 +103,12 @@ def test_bytes_survive_json(data: bytes | None) -> None:
     assert _unmarked(json.loads(json.dumps(plain(data)))) == data
 
 
-def test_text_that_looks_marked_is_marked_itself() -> None:
+def test_text_that_looks_encoded_is_encoded() -> None:
     assert cell(b"base64:AAAA") != "base64:AAAA"
     assert parse_cell(cell(b"base64:AAAA")) == b"base64:AAAA"
 
 
-def test_one_thing_is_a_list_for_people_and_an_object_for_programs() -> None:
+def test_an_item_is_a_list_for_people_and_an_object_for_programs() -> None:
     stream = io.BytesIO()
     Printer("table", stream).item({"name": "orders", "size_bytes": 2048}, [Column("size_bytes", "size", size_text)])
     assert stream.getvalue().decode().splitlines() == ["name  orders", "size  2.0 KiB"]
@@ -117,7 +117,7 @@ def test_one_thing_is_a_list_for_people_and_an_object_for_programs() -> None:
     assert json.loads(stream.getvalue()) == {"name": "orders", "tags": ["a", 1]}
 
 
-def test_wide_characters_take_their_room() -> None:
+def test_wide_characters_count_as_two_columns() -> None:
     lines = printed("table", [{"name": "日本", "value": b"x"}, {"name": "abcd", "value": b"y"}]).splitlines()
     assert lines[1].endswith("x")
     assert lines[1].index("x") == lines[2].index("y") - 2

@@ -24,7 +24,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_nothing_that_is_written_reaches_the_disk(tmp_path: Path) -> None:
+def test_writes_to_an_overlay_never_reach_the_disk(tmp_path: Path) -> None:
     with Log.open(tmp_path, LogConfig(segment_bytes=300)) as log:
         for number in range(20):
             log.append(b"value %d" % number)
@@ -40,7 +40,7 @@ def test_nothing_that_is_written_reaches_the_disk(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_files_are_removed_renamed_and_replaced_for_us_only(tmp_path: Path) -> None:
+def test_removing_renaming_and_replacing_stay_in_memory(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).write_text(f"was {name}")
     overlay = Overlay(str(tmp_path))
@@ -58,7 +58,7 @@ def test_files_are_removed_renamed_and_replaced_for_us_only(tmp_path: Path) -> N
     assert contents(tmp_path) == {name: f"was {name}".encode() for name in ("a", "b", "c")}
 
 
-def test_a_file_is_cut_and_goes_on_for_us_only(tmp_path: Path) -> None:
+def test_truncating_and_appending_stay_in_memory(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"0123456789")
     storage = Overlay(str(tmp_path)).open("a")
     storage.truncate(4)
@@ -69,7 +69,7 @@ def test_a_file_is_cut_and_goes_on_for_us_only(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"0123456789"
 
 
-def test_a_running_writer_is_no_hindrance(tmp_path: Path) -> None:
+def test_an_overlay_opens_next_to_a_writer(tmp_path: Path) -> None:
     with Log.open(tmp_path) as writer:
         writer.append(b"one")
         with Log.open(Overlay(str(tmp_path))) as log:

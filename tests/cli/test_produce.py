@@ -62,7 +62,7 @@ def test_constant_key_and_headers(topic: Cli, data: Path) -> None:
     assert (record.key, record.headers) == (b"k", (("a", b"1"), ("b", b"x=y")))
 
 
-def test_ndjson_keeps_the_line_and_takes_fields(topic: Cli, data: Path) -> None:
+def test_ndjson_stores_the_line_or_the_chosen_field(topic: Cli, data: Path) -> None:
     one = b'{"id": 7,  "who": {"name": "ann"}, "at": 1700000000123}'
     two = b'{"id": 8, "who": {"name": null}, "at": "2026-11-01T00:00:00Z"}'
     topic("produce", "t", "--input", "ndjson", "--key", "who.name", "--timestamp", "at", stdin=one + b"\n\n" + two).ok()
@@ -183,7 +183,7 @@ def test_missing_file_is_not_found(topic: Cli, tmp_path: Path) -> None:
     assert "nowhere" in topic("produce", "t", tmp_path / "nowhere").failed(3)
 
 
-def test_what_read_writes_comes_back_as_it_was(sawlog: Cli, orders: Path) -> None:
+def test_ndjson_output_can_be_produced_again_unchanged(sawlog: Cli, orders: Path) -> None:
     with DirectoryStore.open(orders) as store:
         store.topic("orders").append(b"\xff\x00", b"base64:", [("h", None), ("i", b"\xfe")], 1, partition=0)
     sawlog("topic", "create", "copy").ok()
@@ -217,7 +217,7 @@ def test_partition_that_is_not_there_is_a_usage_error(sawlog: Cli, orders: Path)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compression_of_the_callers_choice_is_what_is_stored(topic: Cli, data: Path, codec: str) -> None:
+def test_records_are_stored_with_the_requested_compression(topic: Cli, data: Path, codec: str) -> None:
     topic("produce", "t", "-z", codec, stdin=b"the same again and again\n" * 500).ok()
     assert values(data) == [b"the same again and again"] * 500
     [row] = topic("stats", "t", "--output", "json").json["partitions"]
@@ -230,7 +230,9 @@ def test_empty_value_can_mean_null(topic: Cli, data: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["-z", "zstd"], ["-p", "0"], ["-p", "0", "-z", "zstd"]])
-def test_compacted_topic_wants_keys_and_says_so_with_the_line(sawlog: Cli, data: Path, more: list[str]) -> None:
+def test_a_record_without_a_key_for_a_compacted_topic_is_refused_with_its_line(
+    sawlog: Cli, data: Path, more: list[str]
+) -> None:
     sawlog("topic", "create", "state", "--set", "cleanup.policy=compact").ok()
     said = sawlog("produce", "state", *more, stdin=b"no key\n").failed(1)
     assert "stdin, line 1" in said
@@ -249,7 +251,7 @@ def test_record_that_is_too_large_stops_with_its_line(sawlog: Cli, data: Path, m
 
 
 @pytest.mark.parametrize("more", [[], ["-z", "zstd"], ["-p", "0"]])
-def test_time_that_cannot_be_stops_with_its_line_and_the_rest_is_kept(topic: Cli, data: Path, more: list[str]) -> None:
+def test_an_invalid_time_stops_at_its_line_and_keeps_earlier_records(topic: Cli, data: Path, more: list[str]) -> None:
     lines = b'{"at": 5}\n{"at": -5}\n{"at": 7}\n'
     arguments = ["produce", "t", "-i", "ndjson", "--timestamp", "at", *more]
     assert "stdin, line 2" in topic(*arguments, stdin=lines).failed(1)
@@ -276,7 +278,7 @@ def test_large_records_are_packed_too(topic: Cli, data: Path) -> None:
     assert values(data) == lines
 
 
-def test_rate_holds_back(topic: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_limits_the_records_per_second(topic: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("sawlog.cli.produce.sleep", slept.append)
     monkeypatch.setattr("sawlog.cli.produce.monotonic", lambda: 100.0)  # time passes only while sleeping
@@ -284,7 +286,7 @@ def test_rate_holds_back(topic: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_produce_reports_a_missing_topic_or_store_and_creates_neither(
+def test_produce_creates_neither_store_nor_topic_by_itself(
     sawlog: Cli, data: Path, orders: Path, tmp_path: Path
 ) -> None:
     result = sawlog("produce", "nope", "--output", "json", stdin=b"x\n")
@@ -314,14 +316,14 @@ def test_wrong_option_is_a_usage_error(topic: Cli, arguments: list[str], complai
     assert complaint in topic("produce", "t", *arguments, stdin=b"x\n").failed(2)
 
 
-def test_a_topic_is_created_if_that_is_wanted(sawlog: Cli, data: Path) -> None:
+def test_produce_creates_the_topic_on_request(sawlog: Cli, data: Path) -> None:
     assert "no store" in sawlog("produce", "new", stdin=b"x\n").failed(3)
     assert "new: created, 1 partition" in sawlog("produce", "new", "--create", stdin=b"one\n").ok().err
     assert "created" not in sawlog("produce", "new", "--create", stdin=b"two\n").ok().err
     assert values(data, "new") == [b"one", b"two"]
 
 
-def test_a_topic_that_exists_is_left_as_it_is(sawlog: Cli, data: Path) -> None:
+def test_create_leaves_an_existing_topic_unchanged(sawlog: Cli, data: Path) -> None:
     sawlog("topic", "create", "t", "--partitions", 3, "--set", "compression.type=zstd").ok()
     sawlog("produce", "t", "--create", stdin=b"one\n").ok()
     with DirectoryStore.open(data, mode="r") as store:

@@ -55,7 +55,7 @@ def large(data: Path) -> Path:
 @pytest.mark.parametrize(
     "more", variants([], ["--output", "ndjson"], ["--output", "json"], ["--output", "table"], ["--raw"])
 )
-def test_a_reader_that_goes_away_ends_it_quietly(program: Program, large: Path, more: list[str]) -> None:
+def test_a_closed_pipe_ends_the_command_silently(program: Program, large: Path, more: list[str]) -> None:
     process = program.start("read", "large", *more)
     assert process.stdout is not None
     assert process.stdout.read(100)
@@ -65,7 +65,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(program: Program, large: Path, 
 
 
 @pytest.mark.slow  # in the quick tests, a reader goes away without a shell
-def test_head_gets_its_line_in_a_shell(program: Program, large: Path) -> None:
+def test_head_receives_its_line_in_a_shell_pipeline(program: Program, large: Path) -> None:
     line = f"set -o pipefail; {sys.executable} -m sawlog.cli read large | head -1"
     environment = {**os.environ, "SAWLOG_DATA": str(large), "PYTHONWARNINGS": "ignore"}
     result = subprocess.run(["bash", "-c", line], capture_output=True, env=environment, timeout=PATIENCE_S, check=False)
@@ -73,7 +73,7 @@ def test_head_gets_its_line_in_a_shell(program: Program, large: Path) -> None:
 
 
 @pytest.mark.slow  # in the quick tests, a reader goes away later
-def test_output_that_was_closed_before_it_began(program: Program, orders: Path) -> None:
+def test_a_command_survives_an_output_closed_before_it_starts(program: Program, orders: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     result = program("read", "orders", stdout=write)
@@ -81,7 +81,7 @@ def test_output_that_was_closed_before_it_began(program: Program, orders: Path) 
     assert (result.code, result.err) == (0, "")
 
 
-def test_a_disk_that_is_full_is_an_error(program: Program, large: Path) -> None:
+def test_a_full_disk_is_an_error(program: Program, large: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
     with open("/dev/full", "wb") as full:
@@ -130,7 +130,7 @@ def following(program: Program, *arguments: object) -> Iterator[subprocess.Popen
 
 
 @pytest.mark.parametrize("more", variants([], ["--output", "ndjson"], ["--grep", "n"]))
-def test_follow_shows_what_comes_and_stops_at_ctrl_c(program: Program, orders: Path, more: list[str]) -> None:
+def test_follow_prints_new_records_until_ctrl_c(program: Program, orders: Path, more: list[str]) -> None:
     with following(program, "-o", "-1", *(more if more != ["--grep", "n"] else ["--grep", "9|4|new"])) as process:
         assert process.stdout is not None
         assert b"a9" in process.stdout.readline()
@@ -145,7 +145,7 @@ def test_follow_shows_what_comes_and_stops_at_ctrl_c(program: Program, orders: P
         assert (process.returncode, err) == (130, b"")
 
 
-def test_follow_says_what_was_trimmed_or_taken_back_under_it(program: Program, orders: Path) -> None:
+def test_follow_reports_trimmed_and_truncated_records(program: Program, orders: Path) -> None:
     with following(program, "-p", "0", "-o", "-1") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -173,7 +173,7 @@ def test_follow_ends_after_a_count(program: Program, orders: Path) -> None:
 
 
 @pytest.mark.slow  # in the quick tests, Ctrl-C ends a reader and SIGTERM a producer
-def test_ctrl_c_while_producing_keeps_what_was_taken(program: Program, sawlog: Cli, orders: Path) -> None:
+def test_ctrl_c_while_producing_keeps_accepted_records(program: Program, sawlog: Cli, orders: Path) -> None:
     process = program.start("produce", "orders", "--partition", "1")
     assert process.stdin is not None
     process.stdin.write(b"kept\n")
@@ -187,7 +187,7 @@ def test_ctrl_c_while_producing_keeps_what_was_taken(program: Program, sawlog: C
 
 
 @pytest.mark.slow  # about these tests, not about the program
-def test_ctrl_c_works_where_the_tests_run_without_it(program: Program, orders: Path) -> None:
+def test_ctrl_c_works_if_the_parent_ignores_it(program: Program, orders: Path) -> None:
     """A background shell or nohup ignores SIGINT; the tests set the handlers that they need."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -202,7 +202,7 @@ def test_ctrl_c_works_where_the_tests_run_without_it(program: Program, orders: P
         signal.signal(signal.SIGINT, before)
 
 
-def test_being_asked_to_end_is_an_orderly_end(program: Program, sawlog: Cli, orders: Path) -> None:
+def test_sigterm_ends_a_command_in_order(program: Program, sawlog: Cli, orders: Path) -> None:
     process = program.start("produce", "orders", "--partition", "1")
     assert process.stdin is not None
     process.stdin.write(b"kept\n")
@@ -219,7 +219,7 @@ CLOSED = ("verify <&- >&- 2>&-", "read orders >&-", "produce orders <&-", "read 
 
 
 @pytest.mark.parametrize("command", variants(*([each] for each in CLOSED)))
-def test_streams_that_are_closed_are_no_mishap(orders: Path, command: list[str]) -> None:
+def test_closed_standard_streams_are_tolerated(orders: Path, command: list[str]) -> None:
     line = f"{sys.executable} -W ignore -m sawlog.cli {command[0]}"
     environment = {**os.environ, "SAWLOG_DATA": str(orders)}
     result = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, timeout=PATIENCE_S, check=False)
@@ -230,7 +230,7 @@ def test_streams_that_are_closed_are_no_mishap(orders: Path, command: list[str])
 # --- locks
 
 
-def test_a_partition_of_a_process_that_takes_no_requests_is_locked_for_others_and_open_for_readers(
+def test_a_process_that_accepts_no_forwarded_appends_locks_its_partition_for_writers_only(
     program: Program, sawlog: Cli, orders: Path
 ) -> None:
     with Log.open(orders / "topics" / "orders" / "partition-0") as log:
@@ -244,9 +244,7 @@ def test_a_partition_of_a_process_that_takes_no_requests_is_locked_for_others_an
     sawlog("produce", "orders", "-p", 0, stdin=b"theirs\n").ok()
 
 
-def test_what_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_to_it(
-    program: Program, orders: Path
-) -> None:
+def test_produce_forwards_records_to_the_process_that_holds_the_topic(program: Program, orders: Path) -> None:
     with DirectoryStore.open(orders) as store:
         topic = store.topic("orders")
         for number in range(topic.partitions):
@@ -257,7 +255,7 @@ def test_what_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_t
 
 
 @pytest.mark.slow  # six starts; the quick tier has one of them
-def test_whatever_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_to_it(
+def test_produce_forwards_every_kind_of_input_to_the_process_that_holds_the_topic(
     program: Program, orders: Path
 ) -> None:
     with DirectoryStore.open(orders) as store:
@@ -318,7 +316,9 @@ def shown_on(controller: int) -> str:
 
 
 @pytest.mark.parametrize("more", variants([], ["--input", "file", "--partition", "1"]))
-def test_nothing_is_drawn_into_what_is_typed(program: Program, sawlog: Cli, orders: Path, more: list[str]) -> None:
+def test_no_progress_bar_is_drawn_into_typed_input(
+    program: Program, sawlog: Cli, orders: Path, more: list[str]
+) -> None:
     code, seen = in_terminal(program, "produce", "orders", *more, typed=b"hello\nworld\n\x04", TERM="xterm-256color")
     assert code == 0
     assert "\x1b" not in seen
@@ -329,14 +329,16 @@ def test_nothing_is_drawn_into_what_is_typed(program: Program, sawlog: Cli, orde
 
 
 @pytest.mark.slow  # as the test of progress below, with another terminal
-def test_what_comes_from_a_file_has_its_progress_drawn(program: Program, orders: Path, tmp_path: Path) -> None:
+def test_progress_is_drawn_for_input_from_a_file(program: Program, orders: Path, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"x\n" * 20_000)
     code, seen = in_terminal(program, "produce", "orders", tmp_path / "lines", TERM="xterm-256color")
     assert code == 0
     assert "producing" in seen
 
 
-def test_terminal_gets_colour_unless_it_says_no(sawlog: Cli, orders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_gets_colour_unless_no_color_is_set(
+    sawlog: Cli, orders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "\x1b[1m" in in_terminal_here(monkeypatch, "topic", "list")[1]
     for said in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         code, seen = in_terminal_here(monkeypatch, "topic", "list", **said)
@@ -347,7 +349,7 @@ def test_terminal_gets_colour_unless_it_says_no(sawlog: Cli, orders: Path, monke
 
 
 @pytest.mark.slow  # the same as a process of its own
-def test_the_program_gives_a_terminal_colour(program: Program, orders: Path) -> None:
+def test_the_program_uses_colour_on_a_terminal(program: Program, orders: Path) -> None:
     assert "\x1b[1m" in in_terminal(program, "topic", "list")[1]
     assert "\x1b" not in in_terminal(program, "topic", "list", NO_COLOR="1")[1]
     assert b"\x1b" not in program("topic", "list").ok().raw
@@ -373,7 +375,7 @@ def test_progress_is_shown_on_a_terminal_only(program: Program, sawlog: Cli, ord
     assert sawlog("produce", "orders", file).ok().err.startswith("20,000 records to orders")
 
 
-def test_deleting_asks_at_a_terminal(sawlog: Cli, orders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_asks_for_confirmation_at_a_terminal(sawlog: Cli, orders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, seen = in_terminal_here(monkeypatch, "topic", "delete", "orders", typed=b"n\n")
     assert code == 1
     assert "15 records" in seen
@@ -402,19 +404,19 @@ def test_version(sawlog: Cli) -> None:
         (["topic", "list", "--output", "yaml"], "ndjson"),
     ],
 )
-def test_wrong_command_line_is_one_line_and_exit_code_2(sawlog: Cli, arguments: list[str], complaint: str) -> None:
+def test_a_usage_error_is_one_line_with_exit_code_2(sawlog: Cli, arguments: list[str], complaint: str) -> None:
     result = sawlog(*arguments)
     assert complaint in result.failed(2)
     assert len(result.err.splitlines()) == 1
 
 
-def test_without_a_store_it_says_how_to_name_one(sawlog: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_store_the_error_says_how_to_name_one(sawlog: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SAWLOG_DATA")
     assert "-d DIR" in sawlog("topic", "list").failed(2)
     assert "-d DIR" in sawlog("verify").failed(2)
 
 
-def test_a_directory_that_is_no_store_is_left_alone(sawlog: Cli, tmp_path: Path) -> None:
+def test_a_directory_without_a_store_is_left_unchanged(sawlog: Cli, tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_bytes(b"x")
     assert sawlog("topic", "list", "-d", tmp_path).failed(3)
     assert sawlog("topic", "create", "orders", "-d", tmp_path).code != 0
@@ -422,7 +424,7 @@ def test_a_directory_that_is_no_store_is_left_alone(sawlog: Cli, tmp_path: Path)
 
 
 @pytest.mark.parametrize("missing", ["typer", pytest.param("rich", marks=pytest.mark.slow)])
-def test_missing_extra_is_named_with_how_to_get_it(missing: str) -> None:
+def test_a_missing_extra_is_named_with_the_command_to_install_it(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from sawlog.cli import main; main()"
     result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, "topic", "list"],
@@ -468,9 +470,7 @@ def test_the_program_completes_for_a_shell(program: Program, orders: Path) -> No
     assert "orders" in program(env=completed("sawlog topic describe or")).out.split()
 
 
-def test_completion_without_a_store_offers_nothing_and_does_not_complain(
-    sawlog: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completion_without_a_store_is_empty_and_silent(sawlog: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in completed("sawlog read or").items():
         monkeypatch.setenv(name, value)
     result = sawlog()

@@ -17,7 +17,7 @@ from .conftest import Cli
 from .damage import flip_bit, segment_of
 
 
-def test_values_come_one_a_line_partition_after_partition(sawlog: Cli, orders: Path) -> None:
+def test_values_are_printed_one_per_line_partition_by_partition(sawlog: Cli, orders: Path) -> None:
     assert sawlog("read", "orders").ok().lines == [*(f"a{n}" for n in range(10)), *(f"b{n}" for n in range(5))]
 
 
@@ -38,7 +38,7 @@ def test_values_come_one_a_line_partition_after_partition(sawlog: Cli, orders: P
         ("-4:-2", "a6 a7"),
     ],
 )
-def test_offset_language_picks_records(sawlog: Cli, orders: Path, offset: str, expected: str) -> None:
+def test_offset_expressions_select_records(sawlog: Cli, orders: Path, offset: str, expected: str) -> None:
     assert sawlog("read", "orders", "-p", 0, "-o", offset).ok().lines == expected.split()
 
 
@@ -59,7 +59,7 @@ UNORDERED = [50, 10, 90, 20, 70, 30, 60, 40, 80, 0]
         ("@1700000091:1700000099", []),
     ],
 )
-def test_a_range_of_times_is_every_record_of_that_time_in_whatever_order(
+def test_a_range_of_times_selects_records_in_any_order(
     sawlog: Cli, data: Path, tmp_path: Path, offset: str, expected: list[int]
 ) -> None:
     with DirectoryStore.open(data) as store:
@@ -76,25 +76,25 @@ def test_a_range_of_times_is_every_record_of_that_time_in_whatever_order(
         assert values == [each.encode() for each in wanted]
 
 
-def test_last_ones_are_of_each_partition(sawlog: Cli, orders: Path) -> None:
+def test_the_last_n_records_are_those_of_each_partition(sawlog: Cli, orders: Path) -> None:
     assert sawlog("read", "orders", "-o", "-1").ok().lines == ["a9", "b4"]
 
 
-def test_count_is_all_in_all(sawlog: Cli, orders: Path) -> None:
+def test_count_limits_the_total_over_all_partitions(sawlog: Cli, orders: Path) -> None:
     assert len(sawlog("read", "orders", "-n", 12).ok().lines) == 12
     assert sawlog("read", "orders", "-n", 0).ok().raw == b""
 
 
-def test_format_prints_what_it_says(sawlog: Cli, orders: Path) -> None:
+def test_format_prints_the_requested_fields(sawlog: Cli, orders: Path) -> None:
     lines = sawlog("read", "orders", "-o", "-1", "-f", r"%t/%p@%o %k=%v %h %T\n").ok().lines
     assert lines == ["orders/0@9 k9=a9 n=9 1700000009000", "orders/1@4 =b4  1700000104000"]
 
 
-def test_raw_has_nothing_between(sawlog: Cli, orders: Path) -> None:
+def test_raw_prints_values_without_separators(sawlog: Cli, orders: Path) -> None:
     assert sawlog("read", "orders", "-p", 1, "--raw").ok().raw == b"b0b1b2b3b4"
 
 
-def test_whole_records_in_every_form(sawlog: Cli, orders: Path) -> None:
+def test_read_prints_records_in_every_format(sawlog: Cli, orders: Path) -> None:
     expected = {
         "topic": "orders",
         "partition": 0,
@@ -119,11 +119,11 @@ def test_whole_records_in_every_form(sawlog: Cli, orders: Path) -> None:
     ("pattern", "expected"),
     [("a[3-4]", ["a3", "a4"]), ("^k7$", ["a7"]), ("^5$", ["a5"]), ("(?i)A1", ["a1"]), ("nothing", [])],
 )
-def test_grep_looks_at_value_key_and_headers(sawlog: Cli, orders: Path, pattern: str, expected: list[str]) -> None:
+def test_grep_searches_value_key_and_headers(sawlog: Cli, orders: Path, pattern: str, expected: list[str]) -> None:
     assert sawlog("read", "orders", "--grep", pattern).ok().lines == expected
 
 
-def test_grep_counts_what_it_finds(sawlog: Cli, orders: Path) -> None:
+def test_count_limits_the_matches_of_grep(sawlog: Cli, orders: Path) -> None:
     assert sawlog("read", "orders", "--grep", "[ab]4", "-n", 2).ok().lines == ["a4", "b4"]
 
 
@@ -148,7 +148,7 @@ def test_parquet_of_a_search_and_of_a_count(sawlog: Cli, orders: Path, tmp_path:
     assert pq.read_table(tmp_path / "n.parquet").num_rows == 12
 
 
-def test_parquet_goes_back_in_as_it_came_out(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+def test_parquet_output_can_be_produced_again_unchanged(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
     sawlog("read", "orders", "--out", tmp_path / "o.parquet").ok()
     sawlog("topic", "create", "copy").ok()
     sawlog("produce", "copy", tmp_path / "o.parquet").ok()
@@ -161,7 +161,9 @@ def test_output_can_go_to_a_file(sawlog: Cli, orders: Path, tmp_path: Path) -> N
     assert (tmp_path / "o.txt").read_text() == "b0\nb1\nb2\nb3\nb4\n"
 
 
-def test_one_partitions_directory_needs_no_store(sawlog: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stats_of_a_partition_directory_needs_no_store(
+    sawlog: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SAWLOG_DATA")
     with Log.open(tmp_path / "plain") as log:
         log.append_many([b"one", b"two"])
@@ -195,13 +197,13 @@ def test_wrong_option_is_a_usage_error_on_one_line(
     assert result.raw == b""
 
 
-def test_log_that_is_named_wins_over_the_environment(sawlog: Cli, orders: Path) -> None:
+def test_the_log_option_overrides_the_environment(sawlog: Cli, orders: Path) -> None:
     partition = orders / "topics/orders/partition-0"
     assert sawlog("read", "--log", partition).ok().lines == [f"a{number}" for number in range(10)]
     assert "a topic needs a store" in sawlog("read", "orders", "--log", partition).failed(2)
 
 
-def test_missing_topic_names_the_ones_there_are(sawlog: Cli, orders: Path) -> None:
+def test_a_missing_topic_lists_the_existing_ones(sawlog: Cli, orders: Path) -> None:
     said = sawlog("read", "nope").failed(3)
     assert "orders" in said
     assert "sawlog topic create" in said
@@ -245,7 +247,7 @@ def test_parquet_with_damage_leaves_no_file_unless_it_is_skipped(damaged: Cli, t
     assert pq.read_table(out).num_rows == 29
 
 
-def test_damage_at_the_end_of_the_last_segment_is_not_taken_for_the_end(sawlog: Cli, orders: Path) -> None:
+def test_damage_at_the_end_of_the_last_segment_is_not_mistaken_for_its_end(sawlog: Cli, orders: Path) -> None:
     file = segment_of(orders)
     flip_bit(file, file.stat().st_size - 3)
     result = sawlog("read", "orders", "-p", 0)
@@ -283,7 +285,7 @@ def test_large_values_are_printed_whole(sawlog: Cli, tmp_path: Path) -> None:
     assert sawlog("read", "--log", tmp_path / "log", "--raw").ok().raw == b"x" * 3_000_000
 
 
-def test_what_is_not_committed_is_printed_only_if_it_is_asked_for(sawlog: Cli, data: Path, tmp_path: Path) -> None:
+def test_uncommitted_records_are_printed_only_on_request(sawlog: Cli, data: Path, tmp_path: Path) -> None:
     with DirectoryStore.open(data) as store:
         log = store.create_topic("orders").partition(0)
         send(log, [b"gone"], 7)

@@ -58,7 +58,7 @@ def test_a_count_commits_what_was_printed_and_no_more(read: Reading) -> None:
     assert sorted(line for part in parts for line in part) == ALL
 
 
-def test_what_a_pattern_leaves_out_is_read_too(read: Reading) -> None:
+def test_records_that_grep_leaves_out_are_committed_too(read: Reading) -> None:
     assert sorted(read("--grep", "b[0-2]").ok().lines) == ["b0", "b1", "b2"]
     assert read().ok().lines == []
 
@@ -79,13 +79,13 @@ def test_records_come_in_any_format(read: Reading) -> None:
     "options",
     [["-o", "5"], ["-o", "@-1h"], ["-p", "0"], ["--skip-damage"], ["--out", "x.parquet"], ["--log", "somewhere"]],
 )
-def test_what_a_group_decides_itself_cannot_be_given(sawlog: Cli, orders: Path, options: list[str]) -> None:
+def test_options_that_contradict_group_are_refused(sawlog: Cli, orders: Path, options: list[str]) -> None:
     sawlog("read", "orders", "--group", "g", *options).failed(2)
     with DirectoryStore.open(orders, mode="r") as store:
         assert store.groups.list() == []
 
 
-def test_a_group_that_does_not_exist_in_a_topic_that_does_not_exist(sawlog: Cli, orders: Path) -> None:
+def test_a_missing_topic_creates_no_group(sawlog: Cli, orders: Path) -> None:
     assert "nothing" in sawlog("read", "nothing", "--group", "g").failed(3)
     with DirectoryStore.open(orders, mode="r") as store:
         assert store.groups.list() == []
@@ -113,7 +113,7 @@ def test_a_follower_commits_what_it_printed_while_it_waits(program: Program, saw
     assert sawlog("read", "orders", "--group", "g").ok().lines == []
 
 
-def test_a_reader_whose_pipe_breaks_commits_nothing_of_it(program: Program, sawlog: Cli, orders: Path) -> None:
+def test_a_broken_pipe_commits_nothing(program: Program, sawlog: Cli, orders: Path) -> None:
     with DirectoryStore.open(orders) as store:
         store["orders"].append_many([b"x" * 1000] * 2000, partition=0)
     process = program.start("read", "orders", "--group", "g")
@@ -132,7 +132,7 @@ def _lag(store: DirectoryStore) -> int:
     return sum(row.lag for row in rows) if len(rows) == 2 and all(row.committed is not None for row in rows) else -1
 
 
-def test_what_was_printed_before_damage_is_committed(sawlog: Cli, orders: Path) -> None:
+def test_records_printed_before_damage_are_committed(sawlog: Cli, orders: Path) -> None:
     with DirectoryStore.open(orders) as store:
         topic = store.create_topic("single", durability="os")
         for number in range(30):

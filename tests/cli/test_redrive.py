@@ -7,7 +7,7 @@ from sawlog.store.directory.store import DirectoryStore
 from .conftest import Cli
 
 
-def test_dead_letters_are_shown_and_put_back(sawlog: Cli) -> None:
+def test_dead_letters_are_listed_and_returned(sawlog: Cli) -> None:
     with DirectoryStore.open(sawlog.data) as store:
         store.create_topic("orders").append_many([b"one", b"two"])
         with store.queue("orders", group="workers") as queue:

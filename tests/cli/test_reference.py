@@ -45,7 +45,7 @@ def test_every_command_is_in_the_reference() -> None:
     assert {" ".join(("sawlog", *path)) for path in ALL} <= set(re.findall(r"^## (.+)$", text, re.MULTILINE))
 
 
-def test_the_designed_commands_are_there() -> None:
+def test_all_designed_commands_exist() -> None:
     topic = {("topic", name) for name in ("create", "list", "describe", "alter", "delete", "trim")}
     groups = {("groups", name) for name in ("list", "describe", "seek")}
     others = {(name,) for name in ("produce", "read", "verify", "inspect", "repair", "doctor", "bench", "stats")}
@@ -69,7 +69,7 @@ def test_every_option_says_what_it_is_for(path: tuple[str, ...]) -> None:
 
 
 @each_command
-def test_rows_can_be_had_for_programs(path: tuple[str, ...]) -> None:
+def test_every_command_has_output_for_programs(path: tuple[str, ...]) -> None:
     silent = {("serve",)}
     assert ("--output" in [name for option in ALL[path].params for name in option.opts]) == (path not in silent)
 
@@ -100,7 +100,7 @@ def test_example_is_a_command_line_that_parses(example: str, data: Path, monkeyp
         context = found.make_context(name, list(words), parent=context)
 
 
-def test_there_are_examples_to_check() -> None:
+def test_the_help_has_examples() -> None:
     assert len(examples()) > 40
 
 

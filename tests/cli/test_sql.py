@@ -44,7 +44,7 @@ def test_numbers_times_and_bytes_are_printed_as_elsewhere(filled: Cli) -> None:
     assert row["t"].endswith("Z")
 
 
-def test_a_query_comes_from_stdin_if_it_is_not_given(filled: Cli) -> None:
+def test_a_query_is_read_from_stdin_by_default(filled: Cli) -> None:
     assert filled("sql", "--output", "csv", stdin=b"select count(*) as n from orders;\n").ok().lines == ["n", "20"]
 
 

@@ -22,7 +22,7 @@ from .damage import flip_bit, segment_of
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_rows_are_what_is_there(sawlog: Cli, orders: Path) -> None:
+def test_stats_counts_records_batches_and_bytes(sawlog: Cli, orders: Path) -> None:
     found = sawlog("stats", "--output", "json").ok().json["partitions"]
     assert [(row["partition"], row["records"], row["batches"], row["oldest"], row["newest"]) for row in found] == [
         (0, 10, 10, 1_700_000_000_000, 1_700_000_009_000),
@@ -71,7 +71,7 @@ def test_timestamps_after_the_year_9999_are_shown_as_numbers_and_left_out_of_the
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_the_oldest_timestamp_is_that_of_no_particular_record(sawlog: Cli, data: Path, codec: str) -> None:
+def test_the_oldest_timestamp_can_be_that_of_any_record(sawlog: Cli, data: Path, codec: str) -> None:
     """Within a batch, and among batches."""
     with DirectoryStore.open(data) as store:
         topic = store.create_topic("events", durability="os", compression_type=codec)
@@ -85,7 +85,7 @@ def test_the_oldest_timestamp_is_that_of_no_particular_record(sawlog: Cli, data:
     assert (row["oldest"], row["newest"], row["records"]) == (10_000, 90_000, 3)
 
 
-def test_a_batch_that_the_log_has_stamped_is_at_one_time(sawlog: Cli, data: Path) -> None:
+def test_a_batch_with_log_append_time_counts_at_one_time(sawlog: Cli, data: Path) -> None:
     with DirectoryStore.open(data) as store:
         topic = store.create_topic("events", durability="os", message_timestamp_type="LogAppendTime")
         topic.append_many([(b"%d" % n, None, (), 1_000 * n) for n in range(10)])
@@ -98,7 +98,7 @@ def test_a_batch_that_the_log_has_stamped_is_at_one_time(sawlog: Cli, data: Path
     some.lists(some.tuples(some.integers(0, 5000), some.integers(0, 5000), some.integers(1, 100)), min_size=1),
     some.integers(1, 700),
 )
-def test_spreading_is_what_adding_up_every_millisecond_gives(batches: list[tuple[int, int, int]], step: int) -> None:
+def test_spread_equals_a_sum_over_every_millisecond(batches: list[tuple[int, int, int]], step: int) -> None:
     begins, lengths, counts = (np.array(each, np.int64) for each in zip(*batches, strict=True))
     ends = begins + lengths
     each_ms = np.zeros(int(ends.max()) + 1)
@@ -108,7 +108,7 @@ def test_spreading_is_what_adding_up_every_millisecond_gives(batches: list[tuple
     assert spread(begins, ends, counts, step) == pytest.approx(expected, abs=1e-6)
 
 
-def test_part_of_the_log_can_be_looked_at(sawlog: Cli, orders: Path) -> None:
+def test_stats_can_count_a_range(sawlog: Cli, orders: Path) -> None:
     [row] = sawlog("stats", "orders", "-p", 0, "-o", "2:5", "--output", "json").json["partitions"]
     assert (row["records"], row["newest"]) == (3, 1_700_000_004_000)
 
@@ -147,7 +147,7 @@ def test_png_with_matplotlib(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
     assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_other_kinds_of_picture_are_a_usage_error(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+def test_other_image_formats_are_a_usage_error(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
     assert "neither .svg nor .png" in sawlog("stats", "--plot", tmp_path / "o.gif").failed(2)
 
 
@@ -161,7 +161,7 @@ def test_empty_topics_have_a_row_and_no_rate(sawlog: Cli, data: Path) -> None:
     sawlog("stats").ok()
 
 
-def test_damage_is_told_and_counted_around(sawlog: Cli, data: Path) -> None:
+def test_stats_reports_damage_and_counts_around_it(sawlog: Cli, data: Path) -> None:
     with DirectoryStore.open(data) as store:
         topic = store.create_topic("orders", segment_bytes=2000, durability="os")
         for number in range(30):

@@ -13,7 +13,7 @@ from ..objects.servers import SECRET
 from .conftest import Cli
 
 
-def test_a_safe_bucket_is_said_to_be_so_with_the_evidence(sawlog: Cli) -> None:
+def test_a_safe_bucket_passes_with_evidence_for_each_check(sawlog: Cli) -> None:
     done = sawlog("store", "test", "memory://cli", "--brief").ok()
     heading, *rows = done.lines
     assert heading.split() == ["STATE", "CHECK", "REQUESTS", "TIME", "EVIDENCE"]
@@ -22,7 +22,7 @@ def test_a_safe_bucket_is_said_to_be_so_with_the_evidence(sawlog: Cli) -> None:
     assert done.err == "memory://cli passed all checks\n"
 
 
-def test_programs_get_numbers(sawlog: Cli) -> None:
+def test_json_and_csv_contain_plain_numbers(sawlog: Cli) -> None:
     done = sawlog("store", "test", "memory://cli", "--brief", "--output", "json").ok()
     assert [row["check"] for row in done.json] == list(BRIEF)
     assert all(row["state"] == "ok" and row["requests"] > 0 and row["elapsed_ms"] >= 0 for row in done.json)
@@ -41,7 +41,7 @@ def test_a_server_that_ignores_preconditions_is_refused(sawlog: Cli) -> None:
     assert states["list after write"] == "ok"
 
 
-def test_a_bucket_that_cannot_be_used_is_one_line(sawlog: Cli) -> None:
+def test_an_unusable_bucket_is_reported_on_one_line(sawlog: Cli) -> None:
     with careless("forbidden") as (server, _):
         options = [f"--option={name}={value}" for name, value in server.options.items()]
         done = sawlog("store", "test", "s3://bucket/store", *options)
@@ -61,9 +61,7 @@ def test_a_bucket_that_cannot_be_used_is_one_line(sawlog: Cli) -> None:
         (["s3://bucket", "--option", "endpont=http://secret"], "'endpont' is not valid"),
     ],
 )
-def test_what_is_wrong_with_the_command_is_said_and_no_value_is_shown(
-    sawlog: Cli, arguments: list[str], said: str
-) -> None:
+def test_usage_errors_do_not_quote_option_values(sawlog: Cli, arguments: list[str], said: str) -> None:
     line = sawlog("store", "test", *arguments).failed(2)
     assert said in line
     assert "secret" not in line

@@ -23,7 +23,7 @@ def test_create_makes_the_store_and_the_topic(sawlog: Cli, data: Path) -> None:
         assert store.topic("orders").partitions == 3
 
 
-def test_data_option_wins_over_the_environment(sawlog: Cli, data: Path, tmp_path: Path) -> None:
+def test_the_data_option_overrides_the_environment(sawlog: Cli, data: Path, tmp_path: Path) -> None:
     sawlog("topic", "create", "orders", "-d", tmp_path / "other").ok()
     assert not data.exists()
     assert sawlog("topic", "list", "--data", tmp_path / "other", "--output", "json").json[0]["name"] == "orders"
@@ -46,7 +46,7 @@ def test_settings_take_units(sawlog: Cli) -> None:
         ("cleanup.policy=shred", "delete, compact"),
     ],
 )
-def test_wrong_setting_is_a_usage_error_that_says_what_is_right(sawlog: Cli, setting: str, complaint: str) -> None:
+def test_an_invalid_setting_is_a_usage_error_with_valid_values(sawlog: Cli, setting: str, complaint: str) -> None:
     assert complaint in sawlog("topic", "create", "orders", "--set", setting).failed(2)
 
 
@@ -54,12 +54,12 @@ def test_wrong_name_is_a_usage_error(sawlog: Cli) -> None:
     assert "a-z A-Z 0-9" in sawlog("topic", "create", "no/slash").failed(2)
 
 
-def test_topic_that_exists_is_an_error_unless_it_may(sawlog: Cli, orders: Path) -> None:
+def test_an_existing_topic_is_an_error_unless_allowed(sawlog: Cli, orders: Path) -> None:
     assert "orders" in sawlog("topic", "create", "orders").failed(1)
     assert "orders: already exists, 2 partitions" in sawlog("topic", "create", "orders", "--if-not-exists").ok().err
 
 
-def test_list_shows_topics_in_every_form(sawlog: Cli, orders: Path) -> None:
+def test_list_shows_topics_in_every_format(sawlog: Cli, orders: Path) -> None:
     sawlog("topic", "create", "empty").ok()
     table = sawlog("topic", "list").ok().lines
     assert table[0].split() == ["TOPIC", "PARTITIONS", "RECORDS", "SIZE", "SETTINGS"]
@@ -74,7 +74,7 @@ def test_list_shows_topics_in_every_form(sawlog: Cli, orders: Path) -> None:
     assert [row["name"] for row in rows] == ["empty", "orders"]
 
 
-def test_list_of_nothing_says_how_to_begin(sawlog: Cli, data: Path) -> None:
+def test_an_empty_list_says_how_to_begin(sawlog: Cli, data: Path) -> None:
     DirectoryStore.open(data).close()
     result = sawlog("topic", "list").ok()
     assert result.raw == b""
@@ -104,7 +104,7 @@ def test_missing_topic_is_not_found(sawlog: Cli, orders: Path, arguments: tuple[
 @pytest.mark.parametrize(
     "arguments", [("list",), ("describe", "a"), ("alter", "a", "-P", "3"), ("delete", "a", "--yes")]
 )
-def test_missing_store_is_not_found_and_not_made(sawlog: Cli, data: Path, arguments: tuple[str, ...]) -> None:
+def test_a_missing_store_is_reported_and_not_created(sawlog: Cli, data: Path, arguments: tuple[str, ...]) -> None:
     assert "no store in" in sawlog("topic", *arguments).failed(3)
     assert not data.exists()
 
@@ -116,7 +116,7 @@ def test_alter_changes_settings_and_adds_partitions(sawlog: Cli, orders: Path) -
     assert found["settings"] == {"retention.ms": 86_400_000}
 
 
-def test_alter_of_nothing_is_a_usage_error(sawlog: Cli, orders: Path) -> None:
+def test_alter_without_a_change_is_a_usage_error(sawlog: Cli, orders: Path) -> None:
     assert "nothing to change" in sawlog("topic", "alter", "orders").failed(2)
     assert "colour" in sawlog("topic", "alter", "orders", "--unset", "colour").failed(2)
 
@@ -125,7 +125,7 @@ def test_fewer_partitions_are_refused(sawlog: Cli, orders: Path) -> None:
     assert sawlog("topic", "alter", "orders", "--partitions", 1).code == 2
 
 
-def test_delete_asks_and_nobody_answers_means_no(sawlog: Cli, orders: Path) -> None:
+def test_delete_without_a_terminal_or_yes_is_refused(sawlog: Cli, orders: Path) -> None:
     assert "--yes" in sawlog("topic", "delete", "orders").failed(2)
     assert sawlog("topic", "list", "--output", "json").json[0]["name"] == "orders"
     assert sawlog("topic", "delete", "orders", "--yes", "--output", "json").ok().json["records"] == 15
@@ -139,7 +139,7 @@ def test_trim_drops_the_oldest(sawlog: Cli, orders: Path) -> None:
     assert [row["lowest_offset"] for row in found] == [7, 2]
 
 
-def test_trim_says_when_it_is_sent_beyond_the_end(sawlog: Cli, orders: Path) -> None:
+def test_trim_reports_an_offset_beyond_the_end(sawlog: Cli, orders: Path) -> None:
     said = sawlog("topic", "trim", "orders", "--to", 7, "--dry-run").ok().err
     assert "orders/0:" not in said
     assert "orders/1: offset 7 is beyond the end; using the end, 5" in said
@@ -159,12 +159,12 @@ def test_trim_without_yes_or_with_dry_run_drops_nothing(sawlog: Cli, orders: Pat
     assert [row["lowest_offset"] for row in found] == [0, 0]
 
 
-def test_trim_to_a_wrong_place_is_a_usage_error(sawlog: Cli, orders: Path) -> None:
+def test_trim_to_an_invalid_offset_is_a_usage_error(sawlog: Cli, orders: Path) -> None:
     assert "--to" in sawlog("topic", "trim", "orders", "--to", "soon").failed(2)
     assert "0 to 1" in sawlog("topic", "trim", "orders", "--to", "5", "-p", "7").failed(2)
 
 
 @pytest.mark.parametrize("form", get_args(OutputFormat))
-def test_settings_are_listed_with_what_they_are_for(sawlog: Cli, form: str) -> None:
+def test_settings_are_listed_with_descriptions(sawlog: Cli, form: str) -> None:
     text = sawlog("topic", "settings", "--output", form).ok().out
     assert all(name in text for name in SETTINGS)

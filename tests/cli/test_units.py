@@ -32,7 +32,7 @@ def test_sizes_have_units(text: str, expected: int) -> None:
 
 
 @for_each("text", ["", "x", "-1", "10 XB", "1e3", "KiB"])
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="64KiB"):
         size_bytes(text)
 
@@ -54,7 +54,7 @@ def test_durations_have_units(text: str, expected: int) -> None:
 
 
 @for_each("text", ["", "10", "h", "-1h", "1y", "1h 30m"])
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="1h30m"):
         duration_ms(text)
 
@@ -75,13 +75,13 @@ def test_times_are_iso_or_numbers_and_local_unless_they_name_a_zone(text: str, e
 
 
 @for_each("text", ["", "now", "12:30", "20261101", "123", "2026-13-01", "2026-11-01T08:30:"])
-def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="2026-11-01T08:30"):
         time_ms(text)
 
 
 @given(some.integers(0, 4_000_000_000_000))
-def test_a_time_that_is_shown_can_be_read_again(ms: int) -> None:
+def test_a_printed_time_parses_to_the_same_time(ms: int) -> None:
     assert time_ms(time_text(ms)) == ms
 
 
