@@ -2,7 +2,7 @@
 
 A command is a function: its parameters are its options, its docstring is its help. An option of its own is the
 parameter's default (`key: str | None = option("--key -k FIELD", "The field with the key.")`), a shared one its type
-(`data: MaybeData = None`).
+(`data: MaybeData = None`), which is declared with the default `...`, because each command gives its own.
 
 Completion never fails: if the store is missing or damaged, it offers no candidates.
 """
