@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .reader import Fetched
 
 _FILE = TitledFile("the list of segments that are only in the replica", "sawlog remote 1")
-#: More runs than this are joined: it stays a small file, and retention is less precise where the log is oldest.
+#: More runs than this are joined, which keeps the file small and makes retention less precise for the oldest part.
 _MOST_RUNS = 1000
 
 
@@ -71,11 +71,12 @@ class RemoteSegments:
 
     @property
     def end(self) -> int:
-        """The offset after the last that was removed."""
+        """The offset after the last removed record."""
         return self.runs[-1].next_offset if self.runs else self.log_start
 
     def below(self, offset: int) -> tuple[RemoteRun, ...]:
-        """The runs that end there or before. One that ends later was to be removed, and is still here."""
+        """Return the runs that end at an offset or before. A run that ends later is still here: its removal did not
+        complete."""
         return tuple(run for run in self.runs if run.next_offset <= offset)
 
     def grown(self, runs: Iterable[RemoteRun], epochs: Epochs) -> RemoteSegments:
@@ -95,20 +96,20 @@ class RemoteSegments:
         return RemoteSegments(offset, left, epochs)
 
     def with_epochs(self, found: Epochs) -> Epochs:
-        """A list of epochs that was rebuilt from the batches that are here, with those of this part."""
+        """Return a list of epochs that was rebuilt from the local batches, with the epochs of this part added."""
         if not self.epochs:
             return found
         later = tuple(each for each in found.entries if each[0] > self.epochs[-1][0] and each[1] > self.epochs[-1][1])
         return Epochs((*self.epochs, *later))
 
     def encode(self) -> bytes:
-        """The file's bytes."""
-        assert self.is_known, "what is not known is not written"
+        """Return the content of the file."""
+        assert self.is_known, "an unknown part is never written"
         return _FILE.encode_fields({"log_start": self.log_start, "runs": self.runs, "epochs": self.epochs})
 
     @classmethod
     def decode(cls, data: bytes) -> RemoteSegments:
-        """From the file's bytes; `CorruptFile` unless every byte is right."""
+        """Decode the content of the file; `CorruptFile` unless every byte is right."""
         found = _FILE.decode_fields(data)
         with parsing(_FILE.what):
             start, runs = found["log_start"], tuple(RemoteRun(*_numbers(each, 4)) for each in found["runs"])
@@ -119,7 +120,7 @@ class RemoteSegments:
             return cls(start, runs, epochs)
 
 
-#: A part of which only the replica knows where it begins; and the reason, for reports.
+#: A part whose start only the replica knows; and the reason, for reports.
 UNKNOWN = RemoteSegments(0, (), (), is_known=False)
 LOST_LIST = (
     "the list of segments that are only in the replica is missing or damaged; "
@@ -140,18 +141,11 @@ def _joined(runs: list[RemoteRun]) -> tuple[RemoteRun, ...]:
         return tuple(runs)
     older, newer = runs[: len(runs) // 2 // 2 * 2], runs[len(runs) // 2 // 2 * 2 :]
     pairs = zip(older[::2], older[1::2], strict=True)
-    return (
-        *(
-            RemoteRun(
-                one.base_offset,
-                other.next_offset,
-                one.size_bytes + other.size_bytes,
-                max(one.max_timestamp, other.max_timestamp),
-            )
-            for one, other in pairs
-        ),
-        *newer,
+    joined = (
+        RemoteRun(one[0], other[1], one.size_bytes + other.size_bytes, max(one.max_timestamp, other.max_timestamp))
+        for one, other in pairs
     )
+    return *joined, *newer
 
 
 def load_remote(directory: Directory) -> RemoteSegments | None:

@@ -2,23 +2,23 @@
 
 Two steps, because the replica may respond late or never, and no thread may block on it while it holds a log's lock:
 
-1. `shipped` takes no lock. It asks the replica for the oldest sealed segments that are too old or too much here, one
-   after the other, and ends with the first one of which is not *proven* that the replica has it:
+1. `shipped` takes no lock. It checks the oldest sealed segments that exceed the local limits, one after the other, and
+   stops at the first one that the replica is not *proven* to have:
 
-       it is the copy of this very log, and nothing else         the replica says so now
-       it has all offsets of the segment, all decided            its start, and its last stable offset
-       they are of the same history                              the leader epochs of these offsets
-       all its records are the same                              the segment is read back from the replica as a whole,
-                                                                 never from a cache: the same batches, or, if it was
-                                                                 rewritten here, the same records at the same offsets
+       the replica is a copy of this log                    it says so now
+       it has all offsets of the segment, all decided       its start, and its last stable offset
+       they belong to the same history                      the leader epochs of these offsets
+       all records are the same                             the whole segment is read back from the replica, never from
+                                                            a cache: the same batches or, if the segment was rewritten
+                                                            here, the same records at the same offsets
 
-   Reading all of it back transfers each byte once. A directory that was put back from a copy of its files may
-   have other records than the replica with an equal batch after them.
-2. `remove` checks under the log's lock that these segments are still the log's first ones, records durably that they
-   are only in the replica from now on, then moves the local start in the checkpoint, then deletes files, oldest first.
-   After a crash in between, recovery deletes the rest, or the segments are here and there, and the next time they go.
+   Reading the segment back transfers each byte once. A shorter check would not do: a directory that was restored from
+   a copy of its files may differ from the replica and still have an equal batch at the end.
+2. `remove` checks under the log's lock that these segments are still the first ones, records durably that they are now
+   only in the replica, moves the local start in the checkpoint, and deletes the files, oldest first. After a crash in
+   between, recovery deletes the rest; or the segments are in both places, and the next run removes them.
 
-The start of the log does not move: see `Reader` for how what is removed is read.
+The start of the log does not move: `Reader` describes how removed records are read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ShippedSegments:
 
     @property
     def end(self) -> int:
-        """The offset after the last of them."""
+        """The offset after the last segment."""
         return self.segments[-1][1] if self.segments else 0
 
 
@@ -98,7 +98,7 @@ def is_due(segments: SegmentSet) -> bool:
 
 
 def _surplus(segments: SegmentSet) -> list[Segment]:
-    """The oldest sealed segments that are too old or too much here; all of it is decided."""
+    """Return the oldest sealed segments that exceed the local limits and contain no open transaction."""
     config, end = segments.config, segments.lowest_offset
     if config.local_retention_ms is not None:
         end = max(end, retention.expired_local(segments, config.local_retention_ms))
@@ -137,7 +137,7 @@ def shipped(segments: SegmentSet, source: RemoteSource) -> ShippedSegments | Non
 
 
 def _proven(segments: SegmentSet, replica: RemoteLog, status: ReplicaStatus) -> tuple[list[Segment], str]:
-    """The segments that the replica has, and why the next one is not proven."""
+    """Return the segments that the replica has, and why the next one is not proven."""
     found: list[Segment] = []
     for segment in _surplus(segments):
         start, end = max(segment.base_offset, segments.log_start), segment.next_offset
@@ -184,7 +184,7 @@ def _is_same(segments: SegmentSet, segment: Segment, replica: RemoteLog, start: 
 def _local_batches(
     segments: SegmentSet, segment: Segment, start: int, *, committed: bool
 ) -> Iterator[tuple[Chunk, Rows]]:
-    """The batches with records of a segment."""
+    """Yield the batches with records of a segment."""
     segments.use(segment)
     try:
         for chunk in segment.chunks(start, segment.next_offset):
@@ -200,13 +200,13 @@ def _replica_batches(replica: RemoteLog, start: int, end: int, *, committed: boo
 
 
 def _nonempty(rows: Rows, start: int) -> Rows:
-    """Without markers, batches that compaction has emptied, and those below the start."""
+    """Drop markers, batches that compaction has emptied, and batches below the start."""
     found: Rows = rows[(rows[:, COUNT] > 0) & (rows[:, LAST] >= start) & (rows[:, ATTRIBUTES] & CONTROL_BIT == 0)]
     return found
 
 
 def _digest(found: Iterable[Rows]) -> bytes:
-    """Offsets and checksums of batches, however they are divided into chunks."""
+    """Return a digest of offsets and checksums that does not depend on how batches are divided into chunks."""
     made = blake2b(digest_size=32)
     for rows in found:
         made.update(rows[:, [BASE, LAST, CRC]].tobytes())
@@ -214,7 +214,7 @@ def _digest(found: Iterable[Rows]) -> bytes:
 
 
 def _decoded(found: Iterable[tuple[memoryview, Rows]], start: int, end: int, most_bytes: int) -> Iterator[object]:
-    """The records, one by one; None for what does not parse."""
+    """Yield the records one by one, and None where a batch does not parse."""
     for view, rows in found:
         made: list[Record] = []
         bad = records(view, rows, start, end, made, most_bytes)

@@ -158,9 +158,6 @@ class ObjectStore(base.Store):
         self._session.check_writable()
         return self._maintainer.expire(PartitionId(topic, self.topic(topic).id, partition))
 
-    def _tend_topic(self, name: str) -> list[MaintenanceReport]:
-        return self._maintainer.run(name)
-
     def __repr__(self) -> str:
         """Describe the store from the last known state. Sends no request."""
         if self._session.is_closed:
@@ -212,7 +209,7 @@ class ObjectStore(base.Store):
         found = self._session.find(lambda state: state.topic(name), calm=self._calm)
         if found is None:
             raise TopicNotFound(f"no topic {name!r} in {self.path}")
-        return ObjectTopic(self._session, name, found["id"], self, tend=self._tend_topic, calm=self._calm)
+        return ObjectTopic(self._session, name, found["id"], self, tend=self._maintainer.run, calm=self._calm)
 
     def _slice_reader(self, topic: str, topic_id: str, partition: int) -> ObjectSliceReader:
         """Return a reader for slices, which sends no request until it is used."""
