@@ -31,6 +31,7 @@ and cannot be mistaken for a copy of something else.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -254,11 +255,11 @@ def in_runs(
 ) -> Iterator[list[Extent]]:
     """Group consecutive extents, up to a size but at least one. `follows` tells whether the second of two extents may
     be in the run of the first."""
+    most = sys.maxsize if max_bytes is None else max_bytes
     run: list[Extent] = []
     size = 0
     for each in extents:
-        is_full = max_bytes is not None and size + each.size_bytes > max_bytes
-        if run and (is_full or (follows is not None and not follows(run[-1], each))):
+        if run and (size + each.size_bytes > most or (follows is not None and not follows(run[-1], each))):
             yield run
             run, size = [], 0
         run.append(each)
