@@ -43,14 +43,13 @@ from .state.commit import (
     STAGED,
     TOMBSTONE_BYTES,
     Collected,
-    Commit,
     Tombstone,
     begun_at,
     canonical,
     commit_key,
     opened,
+    read_commit,
     sealed,
-    verified_commit,
 )
 
 NOTES, GARBAGE, CLOCK = "notes/", "garbage/", "clock/"
@@ -211,7 +210,7 @@ class Collector:
             is_large = entry.size_bytes > (TOMBSTONE_BYTES if number < view.aged.behind else SMALL_BYTES)
             if entry.key in referenced or entry.key in view.condemned:
                 kept.append(number)
-            elif is_large and (commit := self._commit(entry.key)) is not None and commit.inline:
+            elif is_large and (found := read_commit(self._bucket, entry.key)) and found[0].inline:
                 kept.append(number)
                 empty.append(entry.key)
             elif number < view.aged.behind:
@@ -222,16 +221,6 @@ class Collector:
         if view.sweep:
             self._bucket.put(_SWEPT, b"")
         return min(kept)
-
-    def _commit(self, key: str) -> Commit | None:
-        """Return a commit; None if it is gone or a tombstone."""
-        data = self._bucket.get(key)
-        if data is None:
-            return None
-        try:
-            return verified_commit(self._bucket, key, data)[1][0]
-        except Collected:
-            return None
 
     def _delete_commits(self, report: CollectionReport, view: _View, referenced: Collection[str]) -> None:
         """Delete commits about which no process believes an answer any more."""
@@ -307,11 +296,10 @@ class Collector:
         if delete:
             self._bucket.delete(key)
             return True
-        commit = self._commit(key)
-        if commit is None:
-            return False
-        self._bucket.put(key, Tombstone(commit.nonce).encode())
-        return True
+        found = read_commit(self._bucket, key)
+        if found is not None:
+            self._bucket.put(key, Tombstone(found[0].nonce).encode())
+        return found is not None
 
     def _each(self, do: Callable[[str], None], keys: Iterable[str]) -> None:
         """Process many keys, several at a time, since each waits for the bucket."""

@@ -159,8 +159,8 @@ class Maintainer:
             if self._since_check.elapsed_s >= _CHECK_S:
                 self._since_check.restart()
                 self._session.check_store()
-            places = self._session.look(_places, fresh=True)
-            reports = [self._tend(place) for place in places if topic in (None, place.topic)]
+            places = self._session.look(lambda state: list(state.partitions()), fresh=True)
+            reports = [self._tend(PartitionId(*place)) for place in places if topic in (None, place[0])]
             self._check_stopped()
             ObjectStaging(self._session).forget_names()
             self._checkpoint()
@@ -270,11 +270,6 @@ class Maintainer:
 def is_copy(state: State) -> bool:
     """Return whether the store is a copy of another one, kept up to date by `sawlog replicate`."""
     return "source" in state.document(COPY_OF)[1]
-
-
-def _places(state: State) -> list[PartitionId]:
-    entries = [(name, state.topic(name) or {}) for name in state.topics()]
-    return [PartitionId(name, entry["id"], number) for name, entry in entries for number in range(entry["partitions"])]
 
 
 def _is_limited(state: State, place: PartitionId) -> bool:

@@ -22,8 +22,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
-from typing import Any
+from itertools import chain, count
 
 from ...display import counted, time_text
 from ...errors import CorruptData, InvalidConfig, StoreNotFound
@@ -44,6 +43,7 @@ from .state.commit import (
     UpgradeRequired,
     begun_at,
     commit_key,
+    read_commit,
     verified_commit,
 )
 from .store import identity_of, new_store
@@ -263,10 +263,9 @@ def _fold(bucket: Bucket, state: State, end: int | None = None) -> str:
 def _explain_end(bucket: Bucket, found: Diagnosis, reason: str, most: int) -> None:
     end = found.state.number
     with_time = ""
-    if end and (last := bucket.get(commit_key(end - 1))) is not None:
-        with suppress(CorruptData, Collected, UpgradeRequired):
-            _, (commit, _) = verified_commit(bucket, commit_key(end - 1), last)
-            with_time = f", of {time_text(commit.time_ms)}"
+    with suppress(CorruptData, UpgradeRequired):
+        if end and (last := read_commit(bucket, commit_key(end - 1))):
+            with_time = f", of {time_text(last[0].time_ms)}"
     lost = counted(most - end, "commit")
     detail = f"the last consistent state is that after {counted(end, 'commit')}{with_time}; at least {lost} lost"
     found.add(reason, "return", detail)
@@ -278,25 +277,23 @@ def _list_losses(bucket: Bucket, found: Diagnosis, ahead: list[Checkpoint], late
     for each in reversed(ahead):
         with suppress(CorruptData, Collected):
             state = checkpoints.loaded(bucket, each)
-            ends |= {place: state.ends(topic, number)[1] for place, topic, number in _places(state)}
-    names = {place: (topic, number) for place, topic, number in _places(found.state)}
+            ends |= {(name, number): state.ends(topic, number)[1] for name, topic, number in state.partitions()}
+    ids = {(name, number): topic for name, topic, number in found.state.partitions()}
     for (name, number), end in sorted(ends.items()):
-        topic = names.get((name, number))
-        now = 0 if topic is None else found.state.ends(*topic)[1]
+        now = found.state.ends(ids.get((name, number), ""), number)[1]
         if end > now:
             found.add("records are lost", "report", f"offsets {now} to {end - 1}", name, number)
-    by_id = {topic: place for place, (topic, _) in names.items()}
-    for number in later:
-        data = bucket.get(commit_key(number))
-        with suppress(CorruptData, Collected):
-            commit = None if data is None else verified_commit(bucket, commit_key(number), data)[1][0]
-            appends: list[Any] = [] if commit is None else [each for request in commit.requests for each in request]
-            for each in appends:
-                if each.get("do") == "append":
-                    where = by_id.get(each["topic"], (each["topic"], 0))[0]
-                    records = counted(sum(extent[2] for extent in each["extents"]), "record")
-                    detail = f"{records} in {commit_key(number)}, of {time_text(commit.time_ms if commit else 0)}"
-                    found.add("records cannot be placed", "set aside", detail, where, each["partition"])
+    names = {topic: name for (name, _), topic in ids.items()}
+    for key in map(commit_key, later):
+        with suppress(CorruptData):
+            if (read := read_commit(bucket, key)) is None:
+                continue
+            for action in chain.from_iterable(read[0].requests):
+                if action.get("do") == "append":
+                    records = counted(sum(extent[2] for extent in action["extents"]), "record")
+                    detail = f"{records} in {key}, of {time_text(read[0].time_ms)}"
+                    where = names.get(action["topic"]) or action["topic"]
+                    found.add("records cannot be placed", "set aside", detail, where, action["partition"])
 
 
 # --- referenced objects
@@ -309,7 +306,7 @@ def _list_missing(bucket: Bucket, found: Diagnosis) -> None:
     replaced = {placed[:2] for placed in found.replaced}
     if found.state.referenced() <= there and not replaced:
         return
-    for (name, number), topic, _ in _places(found.state):
+    for name, topic, number in found.state.partitions():
         for extent in found.state.extents(topic, number, found.state.ends(topic, number)[0]):
             offsets = f"offsets {extent.base_offset} to {extent.next_offset - 1} are in {extent.key}"
             if extent.key not in there:
@@ -324,11 +321,3 @@ def _contradicting_garbage(bucket: Bucket, state: State) -> Iterator[str]:
     for entry in bucket.list(GARBAGE):
         if not referenced.isdisjoint(read_garbage(bucket, entry.key)):
             yield entry.key
-
-
-def _places(state: State) -> Iterator[tuple[tuple[str, int], str, int]]:
-    """Yield all partitions: their name, and the id of their topic with their number."""
-    for name in state.topics():
-        entry = state.topic(name) or {}
-        for number in range(int(entry["partitions"])):
-            yield (name, number), str(entry["id"]), number

@@ -25,7 +25,7 @@ from ...errors import CorruptData, InvalidConfig
 from ..objects import checkpoints
 from ..objects.session import StoreSession
 from ..objects.state import State
-from ..objects.state.commit import Collected, Commit, canonical, commit_key, is_tombstone
+from ..objects.state.commit import Collected, Commit, canonical, commit_key, read_commit
 from ..objects.state.entries import Entries
 
 POINTS = "points/"
@@ -130,10 +130,10 @@ class Points:
         """Return the state after the last commit made at that time or before, by the clock of the process that made it.
         Raises `InvalidConfig` if it is no longer known."""
         for base in self._bases():
-            first = self._commit(base.number)
-            if first is None or first.time_ms > time_ms:
+            first = read_commit(self._session.bucket, commit_key(base.number))
+            if first is None or first[0].time_ms > time_ms:
                 continue  # too late
-            found = self._folded(base, lambda commit, number: commit is not None and commit.time_ms > time_ms)
+            found = self._folded(base, lambda commit, number: commit.time_ms > time_ms)
             if found is not None:
                 return found
         before = [point for point in self.listed() if point.time_ms <= time_ms]
@@ -150,20 +150,15 @@ class Points:
                 continue
         yield State()
 
-    def _commit(self, number: int) -> Commit | None:
-        key = commit_key(number)
-        data = self._session.bucket.get(key)
-        return None if data is None or is_tombstone(data) else Commit.decode(data, key)[0]
-
-    def _folded(self, state: State, is_enough: Callable[[Commit | None, int], bool]) -> State | None:
+    def _folded(self, state: State, is_enough: Callable[[Commit, int], bool]) -> State | None:
         """Fold the commits after a state until `is_enough`. Return None if one of them is collected."""
         last = self._session.look(lambda now: now.number)
         while state.number < last:
             key = commit_key(state.number)
-            data = self._session.bucket.get(key)
-            if data is None or is_tombstone(data):
+            found = read_commit(self._session.bucket, key)
+            if found is None:
                 return None
-            commit, inline_at = Commit.decode(data, key)
+            commit, inline_at = found
             if is_enough(commit, state.number):
                 return state
             if commit.digest != state.digest:
@@ -186,9 +181,9 @@ class Points:
         """Describe the oldest known moment."""
         found: list[tuple[int, int]] = [(point.time_ms, point.commits) for point in self.listed()]
         for base in self._bases():
-            commit = self._commit(base.number)
+            commit = read_commit(self._session.bucket, commit_key(base.number))
             if commit is not None:
-                found.append((commit.time_ms, base.number))
+                found.append((commit[0].time_ms, base.number))
         if not found:
             return "nothing earlier than now is known"
         time_ms, commits = min(found)

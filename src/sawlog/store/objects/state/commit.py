@@ -190,6 +190,14 @@ def verified_commit(bucket: Bucket, key: str, data: bytes) -> tuple[bytes, tuple
         raise Unreadable(str(error)) from error
 
 
+def read_commit(bucket: Bucket, key: str) -> tuple[Commit, int] | None:
+    """Return a commit and the position of its batches; None if it is missing or a tombstone."""
+    data = bucket.get(key)
+    with suppress(Collected):
+        return None if data is None else verified_commit(bucket, key, data)[1]
+    return None
+
+
 #: Created once: a state has a hundred thousand entries, and each is encoded for its digest.
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 

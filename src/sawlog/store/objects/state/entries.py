@@ -211,6 +211,13 @@ class MutableState:
         found: Mapping[str, Any] | None = self.entries.get(f"topic/{name}")
         return found
 
+    def partitions(self) -> Iterator[tuple[str, str, int]]:
+        """Yield the name and the id of the topic, and the number, of every partition."""
+        for name in self.topics():
+            entry = self.entries.get(f"topic/{name}")
+            for number in range(entry["partitions"]):
+                yield name, entry["id"], number
+
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the lowest and the next offset of a partition, by topic id."""
         start, end = self.entries.get(f"end/{topic}/{partition}", (0, 0))
