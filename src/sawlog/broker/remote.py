@@ -431,24 +431,6 @@ class RemotePartition(Partition):
     def lowest_offset(self) -> int:
         return int(self._offset(EARLIEST).offset)
 
-    @property
-    def visible_offset(self) -> int:
-        return int(self._offset(LATEST).offset)
-
-    @property
-    def next_offset(self) -> int:
-        """Equal to `visible_offset`: the protocol does not reveal later records."""
-        return self.visible_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        return self.position()[0]
-
-    @property
-    def _leader_epochs(self) -> tuple[tuple[int, int], ...]:
-        """The current leader epoch, with the first offset of the partition: the protocol does not list earlier ones."""
-        return ((self.position()[1], self.lowest_offset),)
-
     def _newest(self) -> tuple[int, int] | None:
         found = self._offset(_MAX_TIMESTAMP)
         return None if found.offset < 0 else (found.offset, found.timestamp)

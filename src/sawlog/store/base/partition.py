@@ -119,20 +119,10 @@ class Partition(ABC):
     def lowest_offset(self) -> int:
         """First offset; in an empty partition, the offset of the next record."""
 
-    @property
     @abstractmethod
-    def visible_offset(self) -> int:
-        """End of the readable records: every record below this offset can be read."""
-
-    @property
-    @abstractmethod
-    def last_stable_offset(self) -> int:
-        """First offset of the earliest open transaction, or `visible_offset`."""
-
-    @property
-    @abstractmethod
-    def _leader_epochs(self) -> tuple[tuple[int, int], ...]:
-        """All leader epochs with their first offsets, oldest first."""
+    def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
+        """Return where a reader that has read everything continues: the offset and its leader epoch, read
+        atomically."""
 
     @property
     @abstractmethod
@@ -187,6 +177,28 @@ class Partition(ABC):
     def _newest(self) -> tuple[int, int] | None:
         """Return offset and timestamp of the record with the largest timestamp; None if there is none."""
 
+    # --- ends
+
+    @property
+    def visible_offset(self) -> int:
+        """End of the readable records: every record below this offset can be read."""
+        return self.position(isolation="uncommitted")[0]
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset of the earliest open transaction, or `visible_offset`."""
+        return self.position()[0]
+
+    @property
+    def leader_epoch(self) -> int:
+        """Current leader epoch, which new batches carry."""
+        return self.position(isolation="uncommitted")[1]
+
+    @property
+    def _leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """The known leader epochs with their first offsets, oldest first; at least the current one."""
+        return ((self.leader_epoch, self.lowest_offset),)
+
     # --- state of a writer; the defaults are for partitions without files, whose appends are durable on return
 
     @property
@@ -198,11 +210,6 @@ class Partition(ABC):
     def size_bytes(self) -> int:
         """Size of all batches."""
         return sum(each.size_bytes for each in self.segments)
-
-    @property
-    def leader_epoch(self) -> int:
-        """Current leader epoch, which new batches carry."""
-        return self._leader_epochs[-1][0]
 
     @property
     def _locked(self) -> bool:
@@ -424,10 +431,6 @@ class Partition(ABC):
         return Writer(_BatchTarget(self), batch_bytes, linger_ms)
 
     # --- reading
-
-    def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
-        """Return where a reader that has read everything continues: the offset and its leader epoch."""
-        return self.last_stable_offset if is_committed(isolation) else self.visible_offset, self.leader_epoch
 
     def _span(self, start: int | None, end: int | None, isolation: Isolation) -> tuple[int, int]:
         """Return the checked start and end of a scan; the end is not later than now."""

@@ -129,14 +129,15 @@ class ObjectPartition(Partition):
     def lowest_offset(self) -> int:
         return self._ends()[0]
 
-    @property
-    def visible_offset(self) -> int:
-        """End of the readable records. All of them are durable."""
-        return self._ends()[1]
+    def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
+        committed = is_committed(isolation)
 
-    @property
-    def last_stable_offset(self) -> int:
-        return self._look(lambda state: state.stable(self._id, self._number))
+        def read(state: State) -> tuple[int, int]:
+            place = self._id, self._number
+            epochs = state.epochs(*place)
+            return state.stable(*place) if committed else state.ends(*place)[1], int(epochs[-1][0]) if epochs else 0
+
+        return self._look(read)
 
     @property
     def _leader_epochs(self) -> tuple[tuple[int, int], ...]:
