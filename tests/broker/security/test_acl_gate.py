@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sawlog.broker.config import BrokerConfig, from_text
+from sawlog.broker.handlers import Context
 from sawlog.broker.security.acls import CLUSTER_NAME, Binding, Operation, Pattern, Permission, Resource
-from sawlog.broker.wire import ErrorCode, Key
+from sawlog.broker.wire import ErrorCode, Key, RequestHeader
 from sawlog.errors import InvalidConfig
 from sawlog.testing import Broker
 
@@ -428,11 +429,8 @@ def test_super_users_are_principals_and_are_listed_with_semicolons_on_a_command_
 
 
 def test_an_address_of_ipv4_is_recognised_behind_a_listener_for_both_families(broker: Broker) -> None:
-    from types import SimpleNamespace
-
-    from sawlog.broker.security.authorizer import identity_of
-
-    assert identity_of(SimpleNamespace(principal="User:ann", client_host="::ffff:10.0.0.1")).host == "10.0.0.1"
+    header = RequestHeader(Key.FETCH, 12, 0, None, 0)
+    assert Context(broker._live(), header, "::ffff:10.0.0.1", "User:ann").client == ("User:ann", "10.0.0.1")
 
 
 def test_rules_for_a_host_hold_for_clients_from_there(broker: Broker) -> None:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SawlogError
-from ..security.acls import CLUSTER_NAME, Operation, Resource, word
-from ..security.authorizer import identity_of
+from ..security.acls import CLUSTER_NAME, OPERATIONS, ClientIdentity, Operation, Resource, word
 from ..security.credentials import ANONYMOUS
 from ..wire.errors import ErrorCode
 from ..wire.messages import BY_KEY
@@ -34,6 +33,9 @@ _DENIED = {
     Resource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     Resource.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
+
+#: Prefix of IPv4 addresses on a dual-stack listener.
+_MAPPED = "::ffff:"
 
 Body = dict[str, Any]
 Answer = Body | None | Awaitable[Body | None]
@@ -58,18 +60,27 @@ class Context:
 
     # --- authorization
 
+    @property
+    def client(self) -> ClientIdentity:
+        """The client, as bindings name it."""
+        return ClientIdentity(self.principal, self.client_host.removeprefix(_MAPPED))
+
     def allows(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
         """Return whether the client may perform an operation. For responses that omit denied resources silently."""
         authorizer = self.broker.authorizer
-        return authorizer.is_open or authorizer.allows(identity_of(self), operation, resource, name)
+        return authorizer.is_open or authorizer.allows(self.client, operation, resource, name)
 
     def allows_some(self, operation: Operation, resource: Resource) -> bool:
         """Return whether an operation is allowed on at least one resource of the type, existing or not."""
-        return self.broker.authorizer.allows_some(identity_of(self), operation, resource)
+        return self.broker.authorizer.allows_some(self.client, operation, resource)
 
     def sees(self, topic: str) -> bool:
         """Return whether the client may describe a topic."""
         return self.allows(Operation.DESCRIBE, Resource.TOPIC, topic)
+
+    def operations(self, resource: Resource, name: str = CLUSTER_NAME) -> int:
+        """Return the operations that the client may perform on a resource, as the bit set of Kafka's responses."""
+        return sum(1 << each for each in OPERATIONS[resource] if self.allows(each, resource, name))
 
     def denial(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> KafkaError | None:
         """Return the error if the client may not perform an operation, and log it."""
@@ -77,7 +88,7 @@ class Context:
             return None
         api = BY_KEY[self.header.api_key].name
         reason = f"{self.principal} is not allowed: {api} needs {word(operation)} on the {word(resource)}"
-        _logger.info("%s %r (from %s)", reason, name, identity_of(self).host)
+        _logger.info("%s %r (from %s)", reason, name, self.client.host)
         return KafkaError(_DENIED[resource], reason)
 
     def require(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> None:
@@ -91,7 +102,7 @@ Handler = Callable[[Context, Body], Answer]
 
 
 class KafkaError(SawlogError):
-    """An error with Kafka's error code. It concerns the whole request."""
+    """An error with Kafka's error code, of a whole request or of one of its elements."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         self.code = code

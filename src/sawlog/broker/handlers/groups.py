@@ -181,9 +181,7 @@ def _hidden(name: str, error: KafkaError) -> Body:
 
 def operations_of(context: Context, request: Body, name: str) -> int:
     """Return the operations that the client may perform on a group, if requested."""
-    if not request["include_authorized_operations"]:
-        return NOT_ASKED
-    return context.broker.authorizer.operations(context, Resource.GROUP, name)
+    return context.operations(Resource.GROUP, name) if request["include_authorized_operations"] else NOT_ASKED
 
 
 def _described(context: Context, name: str, found: GroupSummary | None, operations: int) -> Body:
@@ -194,9 +192,6 @@ def _described(context: Context, name: str, found: GroupSummary | None, operatio
             "error_message": f"no group {name!r} of the classic protocol" if is_told else None,
             "group_id": name,
             "group_state": "Dead",
-            "protocol_type": "",
-            "protocol_data": "",
-            "members": [],
             "authorized_operations": operations,
         }
     return {
@@ -253,7 +248,7 @@ async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
             pattern=request["subscribed_topic_regex"],
             assignor=request["server_assignor"],
             owned=None if owned is None else _partitions(owned),
-            sees=context.broker.authorizer.sees(context),
+            sees=context.sees,
         ),
     )
     return {
@@ -315,8 +310,6 @@ def _consumer_group(name: str, group: ConsumerGroup | None, names: Mapping[str, 
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
             "error_message": f"no group {name!r} whose partitions the broker assigns",
             "group_id": name,
-            "group_state": "",
-            "assignor_name": "",
             "members": [],
             "authorized_operations": operations,
         }

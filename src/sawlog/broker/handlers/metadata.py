@@ -79,16 +79,14 @@ def _with_operations(context: Context, topic: Body) -> Body:
     """Add the operations that the client may perform on a topic."""
     if topic["error_code"] != ErrorCode.NONE:
         return topic
-    operations = context.broker.authorizer.operations(context, Resource.TOPIC, topic["name"])
-    return {**topic, "topic_authorized_operations": operations}
+    return {**topic, "topic_authorized_operations": context.operations(Resource.TOPIC, topic["name"])}
 
 
 def _cluster_operations(context: Context, request: Body) -> int:
     """Return the operations that the client may perform on the cluster, if requested and if it may describe it."""
     if not request["include_cluster_authorized_operations"]:
         return NOT_ASKED
-    may_know = context.allows(Operation.DESCRIBE, Resource.CLUSTER)
-    return context.broker.authorizer.operations(context, Resource.CLUSTER) if may_know else 0
+    return context.operations(Resource.CLUSTER) if context.allows(Operation.DESCRIBE, Resource.CLUSTER) else 0
 
 
 def _listed(context: Context, name: str, topic: Topic | SawlogError) -> Body:

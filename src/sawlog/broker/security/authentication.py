@@ -35,6 +35,7 @@ from .tls import Tls, name_of
 if TYPE_CHECKING:
     from ..broker import Broker
 
+_logger = logging.getLogger("sawlog.broker")
 
 #: Requests that are answered before authentication.
 BEFORE_AUTHENTICATION: Final = frozenset({Key.API_VERSIONS, Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE})
@@ -148,8 +149,6 @@ class _Plain:
         self.is_done = True
         return b""
 
-
-_logger = logging.getLogger("sawlog.broker")
 
 #: Maximum number of passwords hashed concurrently. Each takes a core for milliseconds.
 _SALTING: Final = 2

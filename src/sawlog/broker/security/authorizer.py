@@ -30,15 +30,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ...display import counted
 from ...errors import CorruptData, CorruptFile, InvalidConfig, SawlogError
 from ...store.base import Document, DocumentRegistry
-from .acls import CLUSTER_NAME, OPERATIONS, AclIndex, Binding, ClientIdentity, Filter, Operation, Resource
+from .acls import CLUSTER_NAME, AclIndex, Binding, ClientIdentity, Filter, Operation, Resource
 
-if TYPE_CHECKING:
-    from ..handlers import Context
+_logger = logging.getLogger("sawlog.broker")
 
 DOCUMENT: Final = "acls"
 #: Maximum number of bindings. Every change rewrites all of them, and every broker rereads them.
@@ -119,17 +118,6 @@ class StoredAcls:
         self._registry.change(DOCUMENT, change)
 
 
-_logger = logging.getLogger("sawlog.broker")
-
-#: Prefix of IPv4 addresses on a dual-stack listener.
-_MAPPED = "::ffff:"
-
-
-def identity_of(context: Context) -> ClientIdentity:
-    """Return the client that sent a request, as bindings name it."""
-    return ClientIdentity(context.principal, context.client_host.removeprefix(_MAPPED))
-
-
 class Authorizer:
     """Access control of one broker."""
 
@@ -173,17 +161,6 @@ class Authorizer:
         return (
             self.is_open or self.is_super_user(client.principal) or self._acls.allows_some(client, operation, resource)
         )
-
-    def operations(self, context: Context, resource: Resource, name: str = CLUSTER_NAME) -> int:
-        """Return the operations that a client may perform on a resource, as the bit set of Kafka's responses."""
-        client = identity_of(context)
-        return sum(1 << each for each in OPERATIONS[resource] if self.allows(client, each, resource, name))
-
-    def sees(self, context: Context) -> Callable[[str], bool]:
-        """Return a predicate that tells, by the bindings in force when it is called, whether a client may describe a
-        topic."""
-        client = identity_of(context)
-        return lambda name: self.allows(client, Operation.DESCRIBE, Resource.TOPIC, name)
 
     # --- the bindings
 

@@ -37,6 +37,7 @@ from .mechanisms import client_auth
 if TYPE_CHECKING:
     from ..config import BrokerConfig
 
+_logger = logging.getLogger("sawlog.broker")
 
 _SEQUENCE, _SET, _OID, _VERSION = 0x30, 0x31, 0x06, 0xA0
 _WORDS: Final = {
@@ -130,8 +131,6 @@ def _oid(data: memoryview) -> str:
     first = min(numbers[0] // 40, 2)
     return ".".join(map(str, [first, numbers[0] - 40 * first, *numbers[1:]]))
 
-
-_logger = logging.getLogger("sawlog.broker")
 
 _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 #: Fingerprint of the files: inode, size and modification time of each.
