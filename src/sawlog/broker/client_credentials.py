@@ -24,8 +24,7 @@ from typing import Any, Final
 
 from ..errors import AuthenticationFailed, InvalidConfig
 from .config import FILE, TRUTH, SettingType, choice, shown, text
-from .security.mechanisms import NAME as PLAIN
-from .security.mechanisms import OFFERED
+from .security.mechanisms import OFFERED, PLAIN
 from .security.tls import load_authorities, load_chain, read_password
 
 _TYPES: Final[dict[str, SettingType]] = {

@@ -23,8 +23,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 from ..errors import InvalidConfig
 from ..store import settings as topic_settings
 from ..store.directory.topic_entry import MAX_PARTITIONS
-from .security import mechanisms
 from .security.acls import check_principal
+from .security.mechanisms import MECHANISMS, OFFERED, PLAIN
 
 # --- types of settings
 
@@ -146,6 +146,8 @@ def listed(kind: SettingType, *, separator: str) -> SettingType:
 # --- the settings
 
 
+#: Values of tls_client_auth.
+CLIENT_AUTH = ("none", "requested", "required")
 KIB, MIB = 1 << 10, 1 << 20
 #: Maximum of most integer fields of Kafka's protocol.
 _INT32 = 2**31 - 1
@@ -249,11 +251,11 @@ class BrokerConfig:
     #: CA that signs the certificates of clients.
     tls_client_ca: _MaybeFile = None
     #: Policy for certificates of clients. None: they are required if `tls_client_ca` is set.
-    tls_client_auth: Annotated[str | None, maybe(choice(*mechanisms.CLIENT_AUTH))] = None
+    tls_client_auth: Annotated[str | None, maybe(choice(*CLIENT_AUTH))] = None
     #: Timeout of a TLS handshake.
     handshake_timeout_s: Annotated[float, number(0.001, _DAY_S)] = 5.0
     #: SASL mechanisms that clients may use. If any are set, clients must authenticate.
-    sasl_mechanisms: Annotated[tuple[str, ...], several(*mechanisms.OFFERED)] = ()
+    sasl_mechanisms: Annotated[tuple[str, ...], several(*OFFERED)] = ()
     #: Timeout of authentication.
     authentication_timeout_s: Annotated[float, number(0.001, _DAY_S)] = 30.0
     #: Address of /metrics, /healthz and /readyz; None: they are not served.
@@ -341,7 +343,7 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         for name in _TYPES:
             object.__setattr__(self, name, checked(name, getattr(self, name)))
-        mechanisms.check(self)
+        _check_security(self)
         for lower, upper in (
             ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
             ("group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms"),
@@ -355,11 +357,49 @@ class BrokerConfig:
             check_principal(principal)
 
     @property
+    def client_auth(self) -> str:
+        """The effective `tls_client_auth`. With `tls_client_ca`, the default is "required"."""
+        return self.tls_client_auth or ("none" if self.tls_client_ca is None else "required")
+
+    @property
     def has_access_control(self) -> bool:
         """True if clients may manage access control rules: a setting must show that they are wanted. On a broker where
         every client is anonymous, the first rule would lock out all of them."""
         is_authenticated = bool(self.sasl_mechanisms or self.tls_client_ca)
         return is_authenticated or bool(self.super_users) or self.allow_everyone_if_no_acl_found
+
+
+_WITH_CERTIFICATE = ("tls_key", "tls_key_password_file", "tls_client_ca", "tls_client_auth")
+
+
+def _check_security(config: BrokerConfig) -> None:
+    """Raise `InvalidConfig` if settings contradict each other, or would silently admit unauthenticated clients from
+    other machines."""
+    if config.tls_certificate is None:
+        for name in _WITH_CERTIFICATE:
+            if getattr(config, name) is not None:
+                raise InvalidConfig(f"{name} needs tls_certificate: the listener does not use TLS")
+        if PLAIN in config.sasl_mechanisms:
+            raise InvalidConfig(
+                "sasl_mechanisms: PLAIN sends passwords in clear text, so it needs TLS (tls_certificate); "
+                f"use {' or '.join(sorted(MECHANISMS))} without it"
+            )
+    if config.client_auth != "none" and config.tls_client_ca is None:
+        raise InvalidConfig(f'tls_client_auth = "{config.tls_client_auth}" needs tls_client_ca, who signs certificates')
+    if config.client_auth == "none" and config.tls_client_ca is not None:
+        raise InvalidConfig('tls_client_ca is not used with tls_client_auth = "none"')
+    _check_reach(config)
+
+
+def _check_reach(config: BrokerConfig) -> None:
+    is_known = bool(config.sasl_mechanisms) or config.client_auth == "required"
+    for reached, authenticated in ((config.listen, is_known), (config.metrics, False)):
+        if reached is not None and not (reached.is_loopback or authenticated or config.allow_anonymous):
+            raise InvalidConfig(
+                f"{reached} can be reached from other machines, and nothing is authenticated there: use 127.0.0.1, "
+                + ("" if reached is config.metrics else "set sasl_mechanisms or tls_client_ca, ")
+                + "or say --allow-anonymous (allow_anonymous = true)"
+            )
 
 
 #: The type of each setting. One without a type is an error at import, so that no setting is left unchecked.

@@ -27,9 +27,8 @@ from ...errors import AuthenticationFailed, SawlogError
 from ..config import shown
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import Body
-from . import mechanisms
 from .credentials import ANONYMOUS, StoredUsers, UserCache, UserSnapshot
-from .mechanisms import MECHANISMS, ScramServer, parse_plain
+from .mechanisms import MECHANISMS, PLAIN, ScramServer, parse_plain
 from .tls import Tls, name_of
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class Session:
             code = await self._fail(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"the mechanism {shown(mechanism)}")
             return {"error_code": code, "mechanisms": offered}
         self._mechanism, self.takes_tokens, self.is_established = mechanism, is_bare, False
-        if mechanism == mechanisms.NAME:
+        if mechanism == PLAIN:
             self._exchange = _Plain(self._authenticator)
         else:
             self._exchange = ScramServer(MECHANISMS[mechanism], self._authenticator.users.finder(MECHANISMS[mechanism]))

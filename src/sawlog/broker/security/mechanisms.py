@@ -1,4 +1,4 @@
-"""The SASL mechanisms PLAIN and SCRAM as pure functions of bytes, and the rules for a broker's security settings.
+"""The SASL mechanisms PLAIN and SCRAM as pure functions of bytes.
 
 PLAIN (RFC 4616) sends a name and a password in clear text, so it requires TLS:
 
@@ -35,15 +35,11 @@ import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ...errors import AuthenticationFailed, InvalidConfig
+from ...errors import AuthenticationFailed
 
-if TYPE_CHECKING:
-    from ..config import BrokerConfig
-
-
-NAME = "PLAIN"
+PLAIN: Final = "PLAIN"
 
 
 def parse_plain(message: bytes) -> tuple[str, str]:
@@ -102,6 +98,8 @@ SHA_512: Final = Mechanism("SCRAM-SHA-512", "sha512", 2)
 #: Strongest first.
 MECHANISMS: Final = {each.name: each for each in (SHA_512, SHA_256)}
 BY_NUMBER: Final = {each.number: each for each in MECHANISMS.values()}
+#: Supported mechanisms, by Kafka's names.
+OFFERED: Final = (*MECHANISMS, PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,45 +240,3 @@ def _xor(left: bytes, right: bytes) -> bytes:
     if len(left) != len(right):
         raise AuthenticationFailed(_WRONG)
     return bytes(a ^ b for a, b in zip(left, right, strict=True))
-
-
-#: Supported mechanisms, by Kafka's names.
-OFFERED: Final = (*MECHANISMS, NAME)
-#: Values of tls_client_auth.
-CLIENT_AUTH: Final = ("none", "requested", "required")
-_WITH_CERTIFICATE: Final = ("tls_key", "tls_key_password_file", "tls_client_ca", "tls_client_auth")
-
-
-def client_auth(config: BrokerConfig) -> str:
-    """Return the effective tls_client_auth. With tls_client_ca, the default is "required"."""
-    return config.tls_client_auth or ("none" if config.tls_client_ca is None else "required")
-
-
-def check(config: BrokerConfig) -> None:
-    """Raise `InvalidConfig` if settings contradict each other, or would silently admit unauthenticated clients from
-    other machines."""
-    if config.tls_certificate is None:
-        for name in _WITH_CERTIFICATE:
-            if getattr(config, name) is not None:
-                raise InvalidConfig(f"{name} needs tls_certificate: the listener does not use TLS")
-        if NAME in config.sasl_mechanisms:
-            raise InvalidConfig(
-                "sasl_mechanisms: PLAIN sends passwords in clear text, so it needs TLS (tls_certificate); "
-                f"use {' or '.join(sorted(MECHANISMS))} without it"
-            )
-    if client_auth(config) != "none" and config.tls_client_ca is None:
-        raise InvalidConfig(f'tls_client_auth = "{config.tls_client_auth}" needs tls_client_ca, who signs certificates')
-    if client_auth(config) == "none" and config.tls_client_ca is not None:
-        raise InvalidConfig('tls_client_ca is not used with tls_client_auth = "none"')
-    _check_reach(config)
-
-
-def _check_reach(config: BrokerConfig) -> None:
-    is_known = bool(config.sasl_mechanisms) or client_auth(config) == "required"
-    for reached, authenticated in ((config.listen, is_known), (config.metrics, False)):
-        if reached is not None and not (reached.is_loopback or authenticated or config.allow_anonymous):
-            raise InvalidConfig(
-                f"{reached} can be reached from other machines, and nothing is authenticated there: use 127.0.0.1, "
-                + ("" if reached is config.metrics else "set sasl_mechanisms or tls_client_ca, ")
-                + "or say --allow-anonymous (allow_anonymous = true)"
-            )

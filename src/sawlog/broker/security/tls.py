@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...errors import AuthenticationFailed, InvalidConfig
-from .mechanisms import client_auth
 
 if TYPE_CHECKING:
     from ..config import BrokerConfig
@@ -147,7 +146,7 @@ def load_context(config: BrokerConfig) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION
     assert config.tls_certificate is not None
     load_chain(context, config.tls_certificate, config.tls_key, config.tls_key_password_file)
-    context.verify_mode = _VERIFY[client_auth(config)]
+    context.verify_mode = _VERIFY[config.client_auth]
     if config.tls_client_ca is not None:
         load_authorities(context, config.tls_client_ca, "tls_client_ca")
     return context
@@ -170,7 +169,7 @@ class Tls:
     @property
     def requires_certificate(self) -> bool:
         """True if every client must present a certificate."""
-        return client_auth(self._config) == "required"
+        return self._config.client_auth == "required"
 
     def _files_stamp(self) -> _Stamp:
         return tuple(_stamp(each) for each in _files(self._config).values())
