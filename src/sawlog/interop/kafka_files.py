@@ -48,6 +48,7 @@ from ..batch.header import HEADER_BYTES
 from ..errors import CorruptFile, DirectoryLocked, SourceInUse
 from ..storage import Directory, SharedFileLock
 from ..store.names import is_topic_name
+from .detection import Sniffed
 from .foreign import Detection, Place
 
 NAME = "kafka"
@@ -110,7 +111,7 @@ def is_kafka_file(name: str) -> bool:
     return name in PARTITION_FILES or _FILE.fullmatch(name) is not None
 
 
-def segment_files(names: Iterable[str], end_of: Callable[[str, int], int]) -> dict[int, str]:
+def segment_files(names: Iterable[str], end_of: Callable[[str, int], int] = lambda name, base: base) -> dict[int, str]:
     """Return the file of each segment, by base offset, as Kafka would have it after its next start.
 
     A `.swap` file replaces the files that it covers, unless there is a `.cleaned` file at or below it: then compaction
@@ -244,18 +245,14 @@ def lock_broker_directory(directory: Directory) -> SharedFileLock | None:
 def detect(directory: Directory) -> Detection | None:
     """Detect a partition (by its files and first batch) or a broker's directory (by its checkpoints and partitions)."""
     names = directory.names()
-    if segment_files(names, lambda name, base: base):
-        return _detect_partition(directory, names)
-    return _detect_broker(directory, names)
-
-
-def _detect_partition(directory: Directory, names: list[str]) -> Detection | None:
-    why, certain = _evidence(directory, names)
-    if not why:
+    if not segment_files(names):
+        return _detect_broker(directory, names)
+    seen = _sniff(directory, names)
+    if seen is None:
         return None
     topic, number = partition_of(Path(directory.path).resolve().name) or (None, 0)
     place = Place(directory.path, topic, number)
-    return Detection(NAME, "partition", directory.path, (place,), why, certain)
+    return Detection(NAME, "partition", directory.path, (place,), seen.why, seen.certain)
 
 
 def _detect_broker(directory: Directory, names: list[str]) -> Detection | None:
@@ -271,13 +268,11 @@ def _detect_broker(directory: Directory, names: list[str]) -> Detection | None:
         if key is None:
             continue
         with closing(directory.child(name)) as child:
-            files = child.names()
-            seen = _detect_partition(child, files) if segment_files(files, lambda name, base: base) else None
+            seen = _sniff(child, child.names())
         if seen is None:
             continue
         certain = certain or seen.certain
-        why = _reason_to_ignore(key[0], found)
-        if why:
+        if why := _reason_to_ignore(key[0], found):
             ignored.append(f"{name}: {why}")
         else:
             found.append(Place(f"{directory.path.rstrip('/')}/{name}", *key))
@@ -300,34 +295,35 @@ def _reason_to_ignore(topic: str, found: list[Place]) -> str:
     return ""
 
 
-def _evidence(directory: Directory, names: list[str]) -> tuple[str, bool]:
-    """Return the evidence that a directory with segments is a Kafka partition, and True if it is certain. The evidence
-    is empty if the directory is not a Kafka partition."""
-    if {"LOCK", "checkpoint"} <= set(names):
-        return "", False  # a sawlog directory, which has the same segments
-    marks = sorted(PARTITION_FILES.intersection(names))
-    if marks:
-        return f"{' and '.join(marks)} next to its segments", True
-    for base, name in segment_files(names, lambda name, base: base).items():
+def _sniff(directory: Directory, names: list[str]) -> Sniffed | None:
+    """Return the evidence that a directory is a Kafka partition."""
+    segments = segment_files(names)
+    if not segments or {"LOCK", "checkpoint"} <= set(names):  # the latter: sawlog's, which has the same segments
+        return None
+    if marks := sorted(PARTITION_FILES.intersection(names)):
+        return Sniffed(f"{' and '.join(marks)} next to its segments", True)
+    for base, name in segments.items():
         if directory.exists(name) and directory.size(name):  # not a symbolic link
-            return _first_batch(directory, name, base)
-    return "its file names, which other systems also use: all segments are empty", False
+            return _sniff_batch(directory, name, base)
+    return Sniffed("its file names, which other systems also use: all segments are empty", False)
 
 
-def _first_batch(directory: Directory, name: str, base: int) -> tuple[str, bool]:
+def _sniff_batch(directory: Directory, name: str, base: int) -> Sniffed | None:
+    """Return the evidence that a file begins with a batch."""
     with closing(directory.open_shared(name)) as storage:
         head = memoryview(storage.read(0, min(storage.size, HEADER_BYTES)))
-        if len(head) >= 12 + _OLD_MIN_BYTES:
-            size = 12 + max(int.from_bytes(head[8:12], "big", signed=True), 0)
-            whole = memoryview(storage.read(0, min(storage.size, size)))
-            if old_magic(whole) is not None:
-                return f"{name} begins with a message from before Kafka 0.11", True
-            if kernel.find_header(head, 0, len(head), base) == 0 or (
-                len(whole) >= HEADER_BYTES and kernel.find_header(whole, 0, len(whole), base) == 0
-            ):
-                good = crc32c(whole[21:size]) == int.from_bytes(whole[17:21], "big")
-                return f"{name} begins with a batch whose checksum {'matches' if good else 'does not match'}", good
-    return "", False
+        if len(head) < 12 + _OLD_MIN_BYTES:
+            return None
+        size = 12 + max(int.from_bytes(head[8:12], "big", signed=True), 0)
+        whole = memoryview(storage.read(0, min(storage.size, size)))
+    if old_magic(whole) is not None:
+        return Sniffed(f"{name} begins with a message from before Kafka 0.11", True)
+    if kernel.find_header(head, 0, len(head), base) != 0 and (
+        len(whole) < HEADER_BYTES or kernel.find_header(whole, 0, len(whole), base) != 0
+    ):
+        return None
+    good = crc32c(whole[21:size]) == int.from_bytes(whole[17:21], "big")
+    return Sniffed(f"{name} begins with a batch whose checksum {'matches' if good else 'does not match'}", good)
 
 
 def old_magic(data: memoryview) -> int | None:
