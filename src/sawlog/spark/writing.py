@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from ..batch.build import Encoded, Encoder
+from ..batch.build import Encoder
 from ..errors import InvalidConfig, InvalidRecord, SawlogError
 from ..log.writer import recipe_of
 from ..store.base import TaskStaging, Topic
@@ -82,56 +82,39 @@ class PartitionOutput:
 
     def __init__(self, topic: Topic, number: int, encoder: Encoder) -> None:
         self.topic, self.number, self.encoder = topic, number, encoder
-        self._parcel = PartitionBuffer()
-        self._digest = 0
-        self._own: PartitionFile | None = None
+        self.buffer = PartitionBuffer()
+        #: Sum of the digests of all rows.
+        self.digest = 0
+        #: Its own file, if earlier output needed one: all later output follows.
+        self.own_file: PartitionFile | None = None
         self._segment_bytes = topic.config.segment_bytes
-
-    def count_in(self, rows: pa.RecordBatch) -> None:
-        """Include rows in the digest of this partition."""
-        self._digest = (self._digest + digest_of(rows)) % staging.DIGESTS
-
-    def add(self, batch: Encoded) -> int:
-        """Add a finished batch and return its size in bytes."""
-        self._parcel.add(batch)
-        return len(batch.data)
-
-    @property
-    def held_bytes(self) -> int:
-        """Number of bytes in memory."""
-        return self._parcel.size_bytes
-
-    @property
-    def has_own_file(self) -> bool:
-        """Earlier output has a file of its own: all later output follows it."""
-        return self._own is not None
 
     @property
     def is_large(self) -> bool:
         """The bytes in memory are enough for a segment."""
-        return staging.ADOPT_BYTES <= self.held_bytes <= self._segment_bytes
+        return staging.ADOPT_BYTES <= self.buffer.size_bytes <= self._segment_bytes
 
     @property
     def is_full(self) -> bool:
         """The output should be flushed: a few batches more would not fit into a segment, or into memory."""
-        return self.is_large and self.held_bytes >= min(_OWN_BYTES, self._segment_bytes // 2)
+        return self.is_large and self.buffer.size_bytes >= min(_OWN_BYTES, self._segment_bytes // 2)
 
-    def move(self, staged: TaskStaging) -> int:
-        """Flush memory to a file and return the number of bytes flushed."""
-        moved = self._parcel.size_bytes
-        if not self.has_own_file and not self.is_large:
-            self._parcel.move(staged.write)
+    def flush(self, staged: TaskStaging) -> int:
+        """Move memory to a file and return the number of bytes moved."""
+        moved = self.buffer.size_bytes
+        if self.own_file is None and not self.is_large:
+            self.buffer.move(staged.write)
         elif moved:
-            if self._own is None or self._own.size_bytes + moved > self._segment_bytes:
-                self._own = staged.own_file()
-            self._parcel.move_alone(self._own)
+            if self.own_file is None or self.own_file.size_bytes + moved > self._segment_bytes:
+                self.own_file = staged.own_file()
+            self.buffer.move_alone(self.own_file)
         return moved
 
     def part(self) -> StagedPartition:
         """Describe the output for the driver."""
-        buffer = self._parcel
+        buffer = self.buffer
         return StagedPartition(
-            self.topic.name, self.topic.id, self.number, buffer.count, buffer.pieces, buffer.data, self._digest
+            self.topic.name, self.topic.id, self.number, buffer.count, buffer.pieces, buffer.data, self.digest
         )
 
 
@@ -156,7 +139,7 @@ class TaskAttempt:
         self._digests = digests
         self._store = subscription.open_store(options.where)
         self._staged = self._store._staging.task(stage)
-        self._outgoing: dict[tuple[str, int], PartitionOutput] = {}
+        self._outputs: dict[tuple[str, int], PartitionOutput] = {}
         self._held_bytes = 0
         self._topics: dict[str, Topic] = {}
 
@@ -165,7 +148,7 @@ class TaskAttempt:
         for name, rows in self._by_topic(batch):
             topic = self._topic(name)
             for number, part in self._by_partition(topic, rows):
-                self._stage_rows(self._to(topic, number), part)
+                self._stage_rows(self._output(topic, number), part)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         import pyarrow as pa
@@ -220,40 +203,41 @@ class TaskAttempt:
         for first, last in zip(starts, [*starts[1:], len(ordered)], strict=True):
             yield int(ordered[first]), sorted_rows.slice(first, last - first)
 
-    def _to(self, topic: Topic, number: int) -> PartitionOutput:
-        found = self._outgoing.get((topic.name, number))
+    def _output(self, topic: Topic, number: int) -> PartitionOutput:
+        found = self._outputs.get((topic.name, number))
         if found is None:
             config = topic.config
             if self._options.compression is not None:
                 config = config.with_(
                     compression=self._options.compression, compression_level=self._options.compression_level
                 )
-            found = self._outgoing[topic.name, number] = PartitionOutput(topic, number, Encoder(recipe_of(config)))
+            found = self._outputs[topic.name, number] = PartitionOutput(topic, number, Encoder(recipe_of(config)))
         return found
 
-    def _stage_rows(self, outgoing: PartitionOutput, rows: pa.RecordBatch) -> None:
+    def _stage_rows(self, output: PartitionOutput, rows: pa.RecordBatch) -> None:
         if self._digests:
-            outgoing.count_in(rows)
-        most = min(self._options.batch_bytes, outgoing.topic.config.segment_bytes // 2 + 1)
-        for encoded in outgoing.encoder.table(rows, most):
-            self._held_bytes += outgoing.add(encoded)
-            if outgoing.is_full:
-                self._held_bytes -= outgoing.move(self._staged)
+            output.digest = (output.digest + digest_of(rows)) % staging.DIGESTS
+        most = min(self._options.batch_bytes, output.topic.config.segment_bytes // 2 + 1)
+        for encoded in output.encoder.table(rows, most):
+            output.buffer.add(encoded)
+            self._held_bytes += len(encoded.data)
+            if output.is_full:
+                self._held_bytes -= output.flush(self._staged)
             elif self._held_bytes > _HELD_BYTES:
-                self._held_bytes -= sum(each.move(self._staged) for each in self._largest())
+                self._held_bytes -= sum(each.flush(self._staged) for each in self._largest())
 
     def _largest(self) -> Sequence[PartitionOutput]:
         """Choose the output to flush: the largest, if it is worth a file of its own; else everything."""
-        largest = max(self._outgoing.values(), key=lambda each: each.held_bytes)
-        return [largest] if largest.has_own_file or largest.is_large else list(self._outgoing.values())
+        largest = max(self._outputs.values(), key=lambda each: each.buffer.size_bytes)
+        return [largest] if largest.own_file is not None or largest.is_large else list(self._outputs.values())
 
     def finish(self) -> tuple[StagedPartition, ...]:
         """Make everything durable, or inline it if it is small; return the parts for the commit message."""
         if not self._staged.is_empty or self._held_bytes > INLINE_BYTES:
-            for each in self._outgoing.values():
-                each.move(self._staged)
+            for each in self._outputs.values():
+                each.flush(self._staged)
             self._staged.sync()
-        return tuple(each.part() for each in self._outgoing.values())
+        return tuple(each.part() for each in self._outputs.values())
 
     def abandon(self) -> None:
         """Remove the staged files of a failed attempt."""
