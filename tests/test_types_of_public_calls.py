@@ -30,7 +30,7 @@ import sawlog.aio.topic
 from sawlog import interop
 from sawlog.interop.foreign import ExportOptions
 from sawlog.interop.kafka_export import TOPIC_OPTIONS as KAFKA_OPTIONS
-from sawlog.store.consumer_options import KafkaNames
+from sawlog.store.options import KafkaNames
 from sawlog.store.settings import SETTINGS, TopicChanges, TopicSettings
 from sawlog.typed.views import ConsumerOptions
 

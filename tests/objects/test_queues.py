@@ -13,7 +13,7 @@ from sawlog.errors import GroupActive
 from sawlog.store.groups import Committed, TurnConflict
 from sawlog.store.objects.membership import ObjectDeliveries, ObjectWorkers, pages_of
 from sawlog.store.objects.store import ObjectStore
-from sawlog.store.queues.options import QueueOptions
+from sawlog.store.options import QueueOptions
 
 
 @pytest.fixture

@@ -72,9 +72,9 @@ from ..errors import (
 )
 from ..storage.forking import forkable
 from .base import Partition, Store, Topic, TopicPartition
-from .consumer_options import checked_ms, checked_start, checked_topics
 from .groups import Committed, StartPosition, check_group_name, checked_position, resolve
 from .membership import GroupMembership, MemberOptions
+from .options import checked_ms, checked_start, checked_topics
 from .position import ConsumerPosition, OnLost, PartitionPosition, TopicWatch, checked_on_lost
 
 _logger = logging.getLogger("sawlog.store.consumer")

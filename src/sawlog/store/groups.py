@@ -26,7 +26,7 @@ from .names import is_text, quoted
 
 if TYPE_CHECKING:
     from .membership import GroupMembership, MemberOptions
-    from .queues.options import QueueOptions
+    from .options import QueueOptions
 
 #: Start position: the first record, the end, an offset, or the first record that is not older than a time.
 StartPosition = Literal["earliest", "latest"] | int | datetime

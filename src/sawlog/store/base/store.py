@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from ...sql.dataset import Wanted
     from ...storage.interface import Buffer
     from ..consumer import Consumer, OnPartitions
-    from ..consumer_options import KafkaNames
     from ..directory.transactions.staging import Intent, Part, PartitionFile, Piece, PlacedOffsets
     from ..groups import Groups, StartPosition
+    from ..options import KafkaNames
     from ..position import OnLost
     from ..queues.queue import Queue
     from ..serving import StoreService
@@ -431,7 +431,7 @@ class Store(Closing):
         Kafka's names for these options are accepted with a warning.
         """
         from ..consumer import Consumer
-        from ..consumer_options import translated
+        from ..options import translated
 
         self._check_open()
         options: dict[str, Any] = {
@@ -469,7 +469,7 @@ class Store(Closing):
         A message that is not answered within `visibility_s` seconds is delivered again; after `max_deliveries` it goes
         to the topic `dead_letters` (by default the topic's name with "-dead").
         """
-        from ..queues.options import QueueOptions
+        from ..options import QueueOptions
         from ..queues.queue import Queue
 
         self._check_open()

@@ -32,7 +32,7 @@ from .membership import DirectoryClaim, DirectoryMembership, DirectoryWorkers, n
 from .offsets import OffsetStore
 
 if TYPE_CHECKING:
-    from ..queues.options import QueueOptions
+    from ..options import QueueOptions
 
 
 class DirectoryDocuments(GroupDocuments):

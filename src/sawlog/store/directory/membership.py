@@ -45,7 +45,7 @@ from .members import Members, Membership, as_note, give_up, group_directory, not
 from .offsets import OffsetStore
 
 if TYPE_CHECKING:
-    from ..queues.options import QueueOptions
+    from ..options import QueueOptions
 
 _BROKER = "broker"
 #: A broker may take over the group if no worker has sent a heartbeat for this long. Leases still last until their

@@ -32,7 +32,7 @@ from ..groups import (
     resolve,
 )
 from ..membership import MemberOptions
-from ..queues.options import QueueOptions
+from ..options import QueueOptions
 from .membership import (
     ObjectDeliveries,
     ObjectMembership,

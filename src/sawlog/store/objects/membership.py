@@ -40,7 +40,7 @@ from ..groups import (
     begin,
 )
 from ..membership import GroupMembership, GroupView, MemberOptions
-from ..queues.options import QueueOptions
+from ..options import QueueOptions
 from .session import StoreSession, refused_with, results
 from .state import Outcome, State
 from .state.entries import quoted

@@ -25,9 +25,9 @@ from ...clock import PollBackoff, now_ms, pause, rechecks
 from ...errors import SawlogError
 from ..base import Partition, Topic, TopicPartition
 from ..groups import Committed, DeliveryStates, QueueTurn, QueueWorkers, TurnConflict
+from ..options import QueueOptions
 from .delivery_state import DOUBTFUL, FREE, LEASED, DeliveryState, Entry, runs_of
 from .message import Answer, Message, is_for, not_before_ms
-from .options import QueueOptions
 
 _logger = logging.getLogger("sawlog.store.queues")
 

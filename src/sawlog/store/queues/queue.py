@@ -48,9 +48,9 @@ from ...config import checked_count
 from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError
 from ...storage.forking import forkable, this_process
 from ..base import Position, Store
+from ..options import QueueOptions, milliseconds_of
 from .delivery import Delivery
 from .message import Answer, Message, dead_letter, delayed
-from .options import QueueOptions, milliseconds_of
 
 _logger = logging.getLogger("sawlog.store.queues")
 
