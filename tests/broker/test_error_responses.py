@@ -17,8 +17,10 @@ from sawlog.broker.wire import (
     parse_header,
 )
 from sawlog.broker.wire.frames import errors_in
+from sawlog.testing import Broker
 
 from ..looping import for_each
+from .peers import Peer
 from .wire.bodies import Drawing
 
 
@@ -59,3 +61,10 @@ def test_an_answer_repeats_the_element_of_the_request_with_error_and_message() -
     topics = {"topics": [{"name": "orders", "num_partitions": 3}]}
     (topic,) = refusal(Key.CREATE_TOPICS, topics, ErrorCode.INVALID_CONFIG, "unknown setting")["topics"]
     assert topic == {"name": "orders", "error_code": ErrorCode.INVALID_CONFIG, "error_message": "unknown setting"}
+
+
+def test_a_client_is_told_why_its_request_failed() -> None:
+    with Broker() as broker, Peer(broker.address) as peer:
+        found = peer.ask(Key.DESCRIBE_CLUSTER, 1, {"endpoint_type": 2})
+    assert found["error_code"] == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+    assert found["error_message"] == "there are no controllers here, only a broker"

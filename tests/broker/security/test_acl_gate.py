@@ -129,6 +129,24 @@ def test_topic_ids_are_checked_as_names_are(broker: Broker) -> None:
     assert broker.records("secret") == []
 
 
+@pytest.mark.parametrize("version", [11, 13])
+def test_a_fetch_waits_for_allowed_topics_although_others_are_refused(broker: Broker, version: int) -> None:
+    change(broker, ann(TOPIC, "orders", READ))
+    known = ids(broker)
+    end = broker.store.topic("orders").partition(0).next_offset
+    orders, secret = (fetch_body(name, at)["topics"][0] for name, at in (("orders", end), ("secret", 0)))
+    topics = [{**topic, "topic_id": known[topic["topic"]]} for topic in (secret, orders)]
+    with Peer(broker.address, "ann") as peer:
+        peer.send(Key.FETCH, version, {**fetch_body("", 0, wait_ms=60_000), "topics": topics})
+        asked_by(broker, "root", Key.PRODUCE, 9, produce_body("orders", batch(b"x")))
+        _, body = peer.receive()
+    names = {value: name for name, value in known.items()}
+    found = {each["topic"] or names[each["topic_id"]]: each["partitions"][0] for each in body["responses"]}
+    assert (found["orders"]["error_code"], found["orders"]["high_watermark"]) == (0, end + 1)
+    assert len(found["orders"]["records"]) > 0
+    assert (found["secret"]["error_code"], found["secret"]["high_watermark"]) == (NO_TOPIC, -1)
+
+
 def test_a_producer_without_acknowledgements_learns_by_a_closed_connection(broker: Broker) -> None:
     change(broker, ann(TOPIC, "orders", WRITE))
     before = len(broker.records("orders"))
