@@ -96,7 +96,7 @@ def test_rules_are_deleted_only_by_an_explicit_selection(sawlog: Cli, where: tup
     assert "select rules with" in sawlog("acl", "delete", *where, "--yes").err
     assert "select rules with" in sawlog("acl", "delete", *where, "--all", "--topic", "orders", "--yes").err
     assert "give --yes" in sawlog("acl", "delete", *where, "--topic", "orders").err
-    assert "allow or deny" in sawlog("acl", "delete", *where, "--permission", "any", "--yes").err
+    assert "not one of 'allow', 'deny'" in sawlog("acl", "delete", *where, "--permission", "any", "--yes").err
     sawlog("acl", "delete", *where, "--permission", "deny", "--yes").ok()
     assert len(rules(sawlog, *where)) == 2
 

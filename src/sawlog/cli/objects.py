@@ -74,8 +74,7 @@ def try_bucket(
         [{**dataclasses.asdict(each), "elapsed_ms": round(each.elapsed_s * 1000, 1)} for each in found], _TRIAL_COLUMNS
     )
     refuse(bucket, found)
-    if printer.for_people:
-        note(f"{bucket.url} passed all checks")
+    printer.remark(f"{bucket.url} passed all checks")
 
 
 def parse_options(options: Sequence[str] | None) -> dict[str, str]:

@@ -29,9 +29,7 @@ from ..store.names import GROUPS
 from .output import note
 
 if TYPE_CHECKING:
-    from ..broker.remote import RemoteAcls, RemoteGroups, RemoteStore, RemoteTopic, RemoteUsers
-    from ..broker.security.authorizer import StoredAcls
-    from ..broker.security.credentials import StoredUsers
+    from ..broker.remote import RemoteGroups, RemoteStore, RemoteTopic
     from ..log.writer import Writer
     from ..store import base
     from ..store.directory.store import DirectoryStore
@@ -120,22 +118,6 @@ def _ask_password(user: str) -> str:
     if not sys.stdin.isatty():
         raise InvalidConfig(f"the password of {user!r} is not known: set password_file, or use a terminal")
     return str(typer.prompt(f"password of {user}", hide_input=True, err=True))
-
-
-def users_of(store: AnyStore) -> StoredUsers | RemoteUsers:
-    """Return the users of a store's brokers."""
-    from ..broker.security.credentials import StoredUsers
-    from ..store.base import Store
-
-    return StoredUsers(store._registry) if isinstance(store, Store) else store.users
-
-
-def acls_of(store: AnyStore) -> StoredAcls | RemoteAcls:
-    """Return the access control rules of a store's brokers."""
-    from ..broker.security.authorizer import StoredAcls
-    from ..store.base import Store
-
-    return StoredAcls(store._registry) if isinstance(store, Store) else store.acls
 
 
 # --- partitions

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,14 +26,31 @@ from ..broker.security.acls import (
     parse,
     word,
 )
-from ..broker.security.authorizer import sorted_bindings
+from ..broker.security.authorizer import StoredAcls, sorted_bindings
+from ..broker.security.credentials import StoredUsers
 from ..broker.security.mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Salted
 from ..display import counted
 from ..errors import InvalidConfig
+from ..store.base import Store
 from .options import BrokerAt, MaybeData, Output, Yes, argument, complete_group, complete_topic, flag, option, parsed
-from .output import Column, Printer, columns, confirm, note
-from .places import acls_of, open_place, users_of
+from .output import Column, Printer, columns, confirm
+from .places import open_place
 from .program import Command, command_group
+
+if TYPE_CHECKING:
+    from ..broker.remote import RemoteAcls, RemoteUsers
+    from .places import AnyStore
+
+
+def _users_of(store: AnyStore) -> StoredUsers | RemoteUsers:
+    """Return the users of a store's brokers."""
+    return StoredUsers(store._registry) if isinstance(store, Store) else store.users
+
+
+def _acls_of(store: AnyStore) -> StoredAcls | RemoteAcls:
+    """Return the access control rules of a store's brokers."""
+    return StoredAcls(store._registry) if isinstance(store, Store) else store.acls
+
 
 users = command_group("Add, list and delete users of the broker.")
 
@@ -77,7 +95,7 @@ def add_user(
     chosen = sorted(set(mechanism or MECHANISMS))
     password = _new_password(name, password_file)
     with open_place(data, broker, "w", create=True) as store:
-        users = users_of(store)
+        users = _users_of(store)
         existed = name in users.list()
         users.put(name, [Salted.new(MECHANISMS[each], password, iterations) for each in chosen])
     fields = {"user": name, "mechanisms": chosen, "iterations": iterations, "existed": existed}
@@ -94,7 +112,7 @@ def list_users(data: MaybeData = None, broker: BrokerAt = None, output: Output =
       sawlog user list -b 127.0.0.1:9092 --output json
     """
     with open_place(data, broker) as store:
-        found = users_of(store).list()
+        found = _users_of(store).list()
     rows = [{"user": name, "mechanisms": list(each), "iterations": list(each.values())} for name, each in found.items()]
     shown = columns(
         "user",
@@ -116,7 +134,7 @@ def delete_user(
     """
     confirm(f"delete the user {name}", yes)
     with open_place(data, broker, "w") as store:
-        users_of(store).delete(name)
+        _users_of(store).delete(name)
     Printer(output).outcome(f"{name}: deleted", {"user": name, "deleted": True})
 
 
@@ -203,7 +221,8 @@ def add_rules(
       sawlog acl add -d data --allow User:ops --operation all --cluster --topic '*' --group '*'
     """
     operations = _operations(operation)
-    resources = _resources(topic, group, transactional_id, cluster)
+    pattern = Pattern.PREFIXED if prefixed else Pattern.LITERAL
+    resources = _resources(topic, group, transactional_id, cluster, pattern)
     people = [(Permission.ALLOW, parsed("--allow", each, _user)) for each in allow or ()]
     people += [(Permission.DENY, parsed("--deny", each, _user)) for each in deny or ()]
     for given, needed in ((people, "--allow"), (operations, "--operation"), (resources, "--topic")):
@@ -211,19 +230,26 @@ def add_rules(
             raise typer.BadParameter(_MISSING[needed], param_hint=needed)
     _check_operations(operations, resources)
     hosts = [parsed("--host", each, _address) for each in host or [EVERY]]
-    made = list(dict.fromkeys(_bindings(people, resources, operations, hosts, prefixed)))
+    combinations = product(people, resources, operations, hosts)
+    made = list(
+        dict.fromkeys(
+            Binding(resource, name, principal, operation, permission, by, host)
+            for (permission, principal), (resource, name, by), operation, host in combinations
+        )
+    )
     with open_place(data, broker, "w") as store:
-        rules = acls_of(store)
+        rules = _acls_of(store)
         before = frozenset(rules.find(Filter()))
         rules.add(made)
-    Printer(output).rows([each.fields for each in made], _RULE_COLUMNS)
-    if output == "table":
-        old = len(before.intersection(made))
-        note(f"added {counted(len(made) - old, 'rule')}" + (f"; {old} existed already" if old else ""))
-        if not before:
-            note("these are the first rules: from now on brokers refuse everything else, except to super users")
-            if not any(principal in (EVERYBODY, _ANONYMOUS) for _, principal in people):
-                note(f"unauthenticated clients are {_ANONYMOUS}, and none of these rules applies to that principal")
+    printer = Printer(output)
+    printer.rows([each.fields for each in made], _RULE_COLUMNS)
+    old = len(before.intersection(made))
+    printer.remark(f"added {counted(len(made) - old, 'rule')}" + (f"; {old} existed already" if old else ""))
+    if not before:
+        printer.remark("these are the first rules: from now on brokers refuse everything else, except to super users")
+        if not any(principal in (EVERYBODY, _ANONYMOUS) for _, principal in people):
+            others = "none of these rules applies to that principal"
+            printer.remark(f"unauthenticated clients are {_ANONYMOUS}, and {others}")
 
 
 @acls.command("list", cls=Command)
@@ -248,10 +274,10 @@ def list_rules(
       sawlog acl list -d data --topic orders --output json
       sawlog acl list -b 127.0.0.1:9092 --principal User:ann
     """
-    resources = _resources(topic, group, transactional_id, cluster)
-    wanted = _filters(Pattern.MATCH, principal, None, _operations(operation), resources)
+    resources = _resources(topic, group, transactional_id, cluster, Pattern.MATCH)
+    wanted = _filters(principal, None, _operations(operation), resources)
     with open_place(data, broker) as store:
-        rules = acls_of(store)
+        rules = _acls_of(store)
         found = [rules.find(each) for each in wanted]
     rows = [each.fields for each in _joined(found)]
     Printer(output).rows(rows, _RULE_COLUMNS, empty="no rules match; a store without rules allows every operation")
@@ -262,7 +288,9 @@ def delete_rules(
     data: MaybeData = None,
     broker: BrokerAt = None,
     principal: OnlyPrincipal = None,
-    permission: str | None = option("--permission allow|deny", "Only rules that allow, or that deny."),
+    permission: Literal["allow", "deny"] | None = option(
+        "--permission allow|deny", "Only rules that allow, or that deny.", case_sensitive=False
+    ),
     operation: Operations = None,
     topic: Topics = None,
     group: Groups = None,
@@ -290,21 +318,22 @@ def delete_rules(
     pattern = Pattern.PREFIXED if prefixed else Pattern.LITERAL
     wanted = [Filter()]
     if not every:
-        resources = _resources(topic, group, transactional_id, cluster)
-        wanted = _filters(pattern, principal, permission, _operations(operation), resources)
+        resources = _resources(topic, group, transactional_id, cluster, pattern)
+        wanted = _filters(principal, permission, _operations(operation), resources)
     with open_place(data, broker) as store:
-        rules = acls_of(store)
+        rules = _acls_of(store)
         found = _joined([rules.find(each) for each in wanted])
         left = len(rules.find(Filter())) - len(found)
     if found:
         confirm(f"delete {counted(len(found), 'rule')}", yes)
         with open_place(data, broker, "w") as store:
-            found = _joined(acls_of(store).delete(wanted))
-    Printer(output).rows([each.fields for each in found], _RULE_COLUMNS, empty="no rules match; nothing was deleted")
-    if output == "table" and found:
-        note(f"deleted {counted(len(found), 'rule')}")
+            found = _joined(_acls_of(store).delete(wanted))
+    printer = Printer(output)
+    printer.rows([each.fields for each in found], _RULE_COLUMNS, empty="no rules match; nothing was deleted")
+    if found:
+        printer.remark(f"deleted {counted(len(found), 'rule')}")
         if not left:
-            note("no rules are left: every operation is allowed")
+            printer.remark("no rules are left: every operation is allowed")
 
 
 # --- parsing options
@@ -314,22 +343,6 @@ _MISSING = {
     "--operation": "give an operation: read, write, create, delete, alter, describe, all, ...",
     "--topic": "give a resource with --topic, --group, --transactional-id or --cluster",
 }
-
-
-def _bindings(
-    people: list[tuple[Permission, str]],
-    resources: list[tuple[Resource, str]],
-    operations: list[Operation],
-    hosts: list[str],
-    prefixed: bool,
-) -> Iterator[Binding]:
-    """Yield one rule for each combination."""
-    for permission, principal in people:
-        for resource, name in resources:
-            pattern = Pattern.PREFIXED if prefixed and not _is_single(resource, name) else Pattern.LITERAL
-            for operation in operations:
-                for host in hosts:
-                    yield Binding(resource, name, principal, operation, permission, pattern, host)
 
 
 def _user(text: str) -> str:
@@ -348,19 +361,29 @@ def _operations(given: list[str] | None) -> list[Operation]:
 
 
 def _resources(
-    topics: list[str] | None, groups: list[str] | None, transactional_ids: list[str] | None, cluster: bool
-) -> list[tuple[Resource, str]]:
+    topics: list[str] | None,
+    groups: list[str] | None,
+    transactional_ids: list[str] | None,
+    cluster: bool,
+    pattern: Pattern,
+) -> list[tuple[Resource, str, Pattern]]:
+    """Return the selected resources. The pattern does not apply to the cluster, nor to *, which is every name."""
+    named = [
+        (Resource.TOPIC, topics),
+        (Resource.GROUP, groups),
+        (Resource.TRANSACTIONAL_ID, transactional_ids),
+        (Resource.CLUSTER, [CLUSTER_NAME] if cluster else None),
+    ]
     return [
-        *((Resource.TOPIC, each) for each in topics or ()),
-        *((Resource.GROUP, each) for each in groups or ()),
-        *((Resource.TRANSACTIONAL_ID, each) for each in transactional_ids or ()),
-        *([(Resource.CLUSTER, CLUSTER_NAME)] if cluster else []),
+        (resource, name, Pattern.LITERAL if resource is Resource.CLUSTER or name == EVERY else pattern)
+        for resource, names in named
+        for name in names or ()
     ]
 
 
-def _check_operations(operations: list[Operation], resources: list[tuple[Resource, str]]) -> None:
+def _check_operations(operations: list[Operation], resources: list[tuple[Resource, str, Pattern]]) -> None:
     """Refuse an operation that its resource does not have: the rule would never match."""
-    for resource in dict.fromkeys(kind for kind, _ in resources):
+    for resource in dict.fromkeys(resource for resource, _, _ in resources):
         valid = (*OPERATIONS[resource], Operation.ALL)
         for each in operations:
             if each not in valid:
@@ -368,11 +391,6 @@ def _check_operations(operations: list[Operation], resources: list[tuple[Resourc
                     f"{word(each)} is not an operation on a {word(resource)}; use {', '.join(map(word, valid))}",
                     param_hint="--operation",
                 )
-
-
-def _is_single(resource: Resource, name: str) -> bool:
-    """Return whether --prefixed does not apply to this resource or name."""
-    return resource is Resource.CLUSTER or name == EVERY
 
 
 def _address(text: str) -> str:
@@ -384,30 +402,19 @@ def _address(text: str) -> str:
 
 
 def _filters(
-    pattern: Pattern,
     principal: str | None,
     permission: str | None,
     operations: list[Operation],
-    resources: list[tuple[Resource, str]],
+    resources: list[tuple[Resource, str, Pattern]],
 ) -> list[Filter]:
     """Return one filter for each combination."""
-    kind = Permission.ANY
-    if permission is not None:
-        kind = parsed("--permission", permission, lambda text: _allow_or_deny(parse(Permission, text)))
-    places: list[tuple[Resource, str | None, Pattern]] = [
-        (resource, name, Pattern.LITERAL if _is_single(resource, name) else pattern) for resource, name in resources
-    ] or [(Resource.ANY, None, Pattern.ANY)]
+    kind = Permission.ANY if permission is None else parse(Permission, permission)
+    places: Sequence[tuple[Resource, str | None, Pattern]] = resources or [(Resource.ANY, None, Pattern.ANY)]
     return [
-        Filter(resource, name, principal, what, kind, by)
-        for what in operations or [Operation.ANY]
-        for resource, name, by in places
+        Filter(resource, name, principal, operation, kind, pattern)
+        for operation in operations or [Operation.ANY]
+        for resource, name, pattern in places
     ]
-
-
-def _allow_or_deny(given: Permission) -> Permission:
-    if given is Permission.ANY:
-        raise InvalidConfig("give allow or deny")
-    return given
 
 
 def _joined(found: Sequence[Sequence[Binding]]) -> list[Binding]:
