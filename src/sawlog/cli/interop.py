@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -171,8 +170,7 @@ def _show_plan(
     printer = Printer(output)
     printer.remark(f"{found.path}: {found.format}, {found.kind} ({found.why})")
     places = [place for place in found.places if only is None or place.topic == only]
-    with _existing(data) as ends:
-        rows = list(_planned(found.format, places, rename, on_damage, ends))
+    rows = list(_planned(found.format, places, rename, on_damage, _existing(data)))
     printer.rows(rows, _TO_IMPORT, empty="nothing to import")
     printer.remark("dry run: nothing was written")
 
@@ -205,14 +203,12 @@ def _action(log: ForeignLog, end: int | None) -> str:
     return "nothing new" if end >= log.next_offset else f"continue at {end}"
 
 
-@contextmanager
-def _existing(data: Path) -> Iterator[dict[tuple[str, int], int]]:
-    """Yield the end offset of each partition in the store; empty if the store does not exist yet."""
+def _existing(data: Path) -> dict[tuple[str, int], int]:
+    """Return the end offset of each partition in the store; empty if the store does not exist yet."""
     if not (data / "sawlog.json").exists():
-        yield {}
-        return
+        return {}
     with open_directory(data) as store:
-        yield {(topic.name, n): topic.partition(n).next_offset for topic in store for n in range(topic.partitions)}
+        return {(topic.name, n): topic.partition(n).next_offset for topic in store for n in range(topic.partitions)}
 
 
 # --- export
@@ -223,7 +219,7 @@ def export(
     data: DirectoryData,
     target: Path = argument("DIR", "The other system's data directory to write to.", ...),
     system: System = option("--format -f SYSTEM", "kafka, laminarmq, rustlog, gumlog or plain.", ...),
-    option: list[str] | None = option(
+    given: list[str] | None = option(
         "--option -O NAME=VALUE", "A format option, such as segment_bytes=64MiB; can be repeated."
     ),
     dry_run: bool = flag("--dry-run -n", "Show what would be written; write nothing."),
@@ -252,7 +248,7 @@ def export(
     """
     from .. import interop
 
-    options = _options(option)
+    options = _options(given)
     printer = Printer(output)
     with open_directory(data) as store:
         found = store.topic(topic)
@@ -264,12 +260,12 @@ def export(
         began = monotonic()
         with ProgressBar("exporting", 0, "bytes") as bar:
             reports = interop.export_topic(found, target, format=system, progress=bar.reach, **options)
-    columns = _EXPORTED if printer.for_people else [*_EXPORTED, *_REMARKS]
+    shown = _EXPORTED if printer.for_people else [*_EXPORTED, *_REMARKS]
     rows = [
-        {"partition": number, **{column.name: getattr(each, column.name) for column in columns[1:]}}
+        {"partition": number, **{column.name: getattr(each, column.name) for column in shown[1:]}}
         for number, each in enumerate(reports)
     ]
-    printer.rows(rows, columns)
+    printer.rows(rows, shown)
     for number, each in enumerate(reports):
         for what, count in each.dropped.items():
             note(f"!! partition {number}: {system} cannot store {what}: dropped from {counted(count, 'record')}")

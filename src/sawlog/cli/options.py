@@ -136,22 +136,22 @@ IsolationLevel = Annotated[
 
 
 @overload
-def parsed(option: str, given: None, reader: Callable[[Any], T]) -> None: ...
+def parsed(hint: str, given: None, reader: Callable[[Any], T]) -> None: ...
 @overload
-def parsed(option: str, given: Given, reader: Callable[[Given], T]) -> T: ...
-def parsed(option: str, given: Any, reader: Callable[[Any], Any]) -> Any:
+def parsed(hint: str, given: Given, reader: Callable[[Given], T]) -> T: ...
+def parsed(hint: str, given: Any, reader: Callable[[Any], Any]) -> Any:
     """Parse an option's value with `reader`; None if the option was not given. A `ValueError` becomes a usage error
-    that names the option."""
+    that names the option by `hint`."""
     try:
         return None if given is None else reader(given)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
+        raise typer.BadParameter(str(error), param_hint=hint) from error
 
 
-def named_values(given: Iterable[str] | None, option: str, form: str = "NAME=VALUE") -> Iterator[tuple[str, str]]:
+def named_values(given: Iterable[str] | None, hint: str, form: str = "NAME=VALUE") -> Iterator[tuple[str, str]]:
     """Split the values of a repeatable option at their first equals sign."""
     for pair in given or ():
         name, equals, value = pair.partition("=")
         if not equals:
-            raise typer.BadParameter(f"{pair!r} is not {form}", param_hint=option)
+            raise typer.BadParameter(f"{pair!r} is not {form}", param_hint=hint)
         yield name, value

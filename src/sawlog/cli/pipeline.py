@@ -47,9 +47,9 @@ def _run(job: Any, params: Any, title: str, total: int | None = None, unit: str 
         return job.run(spark, params, progress.advance)
 
 
-def seconds(given: str | None, option: str = "--every") -> float | None:
+def seconds(given: str | None, hint: str = "--every") -> float | None:
     """Parse a duration, such as the interval of --every, to seconds."""
-    found = parsed(option, given, duration_ms)
+    found = parsed(hint, given, duration_ms)
     return None if found is None else found / 1000
 
 

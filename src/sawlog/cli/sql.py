@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -212,15 +211,8 @@ def _schemas(given: list[str] | None) -> dict[str, str | None]:
     }
 
 
-def _run(
-    store: Store,
-    query: str,
-    schemas: dict[str, str | None],
-    isolation: Isolation,
-    output: OutputFormat,
-) -> None:
-    with ExitStack() as last:
-        batches = last.enter_context(store.sql_reader(query, schemas=schemas, isolation=isolation))
+def _run(store: Store, query: str, schemas: dict[str, str | None], isolation: Isolation, output: OutputFormat) -> None:
+    with store.sql_reader(query, schemas=schemas, isolation=isolation) as batches:
         names = _distinct(batches.schema.names)
         Printer(output).rows(_rows(batches, names), [Column(name, name, cut=len(names) > 1) for name in names])
 
