@@ -195,11 +195,6 @@ class UserCache:
         self._shapes = _shapes(snapshot)
 
     @property
-    def version(self) -> int:
-        """Version of the document."""
-        return self._current.version
-
-    @property
     def names(self) -> Set[str]:
         return self._current.users.keys()
 
