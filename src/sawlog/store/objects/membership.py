@@ -142,11 +142,8 @@ class ObjectMembership(GroupMembership):
     ) -> dict[TopicPartition, tuple[int, int] | None]:
         """Take ownership of partitions that have no owner, and learn in the same commit where the group continues."""
         known = self._session.look(lambda state: state.group(self._options.group)) or []
-        starts: dict[str, list[Any]] = {}
-        if start != "earliest":
-            for topic in topics.values():
-                if topic.name not in known:
-                    starts[topic.id] = [topic.name, [list(place) for _, place in sorted(begin(topic, start).items())]]
+        new = [] if start == "earliest" else [each for each in topics.values() if each.name not in known]
+        starts = {each.id: [each.name, [list(at) for _, at in sorted(begin(each, start).items())]] for each in new}
         wanted = [[topics[name].id, partition] for name, partition in shares]
         (rows,) = self._session.commit([self._action("take partitions", shares=wanted, begin=starts)])
         taken: dict[TopicPartition, tuple[int, int] | None] = {}
@@ -165,12 +162,8 @@ class ObjectMembership(GroupMembership):
     # --- offsets
 
     def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        rows = [
-            [each.topic_id, partition[1], each.offset, each.metadata, each.leader_epoch]
-            for partition, each in offsets.items()
-        ]
-        names = {each.topic_id: partition[0] for partition, each in offsets.items()}
-        self._session.commit([self._action("commit offsets", offsets=rows, topics=names)])
+        names = {each.topic_id: topic for (topic, _), each in offsets.items()}
+        self._session.commit([self._action("commit offsets", offsets=offset_rows(offsets), topics=names)])
 
     def committed(self) -> dict[TopicPartition, Committed]:
         return self._session.look(lambda state: committed_of(state, self._options.group))
@@ -320,9 +313,7 @@ class ObjectExchange(QueueTurn):
         ((group, offsets),) = changes
         written = {**self._begun, **{share: each for share, each in offsets.items() if each is not None}}
         ids = self._session.look(lambda state: {name: topic for topic, name in topics_by_id(state).items()})
-        rows = [
-            [each.topic_id, share[1], each.offset, each.metadata, each.leader_epoch] for share, each in written.items()
-        ]
+        rows = offset_rows(written)
         of_pages: list[list[Any]] = [
             [ids[topic], partition, number, None if content is None else base64.b64encode(content).decode()]
             for (topic, partition), of_one in (pages or {}).get(group, {}).items()
@@ -391,6 +382,14 @@ def committed_of(state: State, group: str) -> dict[TopicPartition, Committed]:
         for (topic, partition), (offset, metadata, epoch) in state.offsets(group).items()
         if topic in by_id
     }
+
+
+def offset_rows(offsets: Mapping[TopicPartition, Committed]) -> list[list[Any]]:
+    """Return offsets as an action states them."""
+    return [
+        [each.topic_id, partition, each.offset, each.metadata, each.leader_epoch]
+        for (_, partition), each in offsets.items()
+    ]
 
 
 def topics_by_id(state: State) -> dict[str, str]:

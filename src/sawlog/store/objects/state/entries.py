@@ -203,7 +203,7 @@ class MutableState:
         return self.entries.digest
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return [name.partition("/")[2] for name in self.entries.names("topic/")]
 
     def topic(self, name: str) -> Mapping[str, Any] | None:
@@ -380,7 +380,7 @@ class MutableState:
             self.entries.drop(name)
 
     def put_or_drop(self, name: str, value: Any) -> None:
-        """Set an entry for an action, or remove it if the value is empty."""
+        """Set an entry, or remove it if the value is empty."""
         if value:
             self.put(name, value)
         else:
@@ -394,20 +394,20 @@ class MutableState:
         self.put(entry_name(topic, partition, extent.base_offset), entry_text(extent))
 
     def drop_extent(self, topic: str, partition: int, base: int) -> None:
-        """Remove the extent that starts at `base`,."""
+        """Remove the extent that starts at `base`."""
         bases = self._bases[topic, partition]
         del bases[bisect_left(bases, base)]
         self._undo.append(lambda: insort(bases, base))
         self.drop(entry_name(topic, partition, base))
 
     def copy_extents(self, topic: str, partition: int, to: str) -> None:
-        """Reference the extents of a partition under another topic id,."""
+        """Reference the extents of a partition under another topic id."""
         for base in self.bases(topic, partition):
             self.add_extent(to, partition, self.extent(topic, partition, base))
         self.put(f"end/{to}/{partition}", list(self.ends(topic, partition)))
 
     def drop_partition(self, topic: str, partition: int) -> None:
-        """Remove the extents and the offsets of a partition,."""
+        """Remove the extents and the offsets of a partition."""
         for base in list(self.bases(topic, partition)):
             self.drop_extent(topic, partition, base)
         self.drop(f"end/{topic}/{partition}")
