@@ -68,6 +68,11 @@ class Writer:
         errors = self._reap()
         assert self.process.returncode == 0, errors
 
+    def dump(self) -> str:
+        """End it and return the stacks of its threads, which faulthandler prints."""
+        self.process.send_signal(signal.SIGABRT)
+        return self._reap()
+
     def _reap(self) -> str:
         """Wait for its end and return what it has written to stderr."""
         self._listening.join(PATIENCE_S)
@@ -134,7 +139,9 @@ class History:
         for writer in self._running:
             before, deadline = len(writer.acknowledged), time.monotonic() + PATIENCE_S
             while len(writer.acknowledged) == before:
-                assert time.monotonic() < deadline, f"{writer.tag} is stuck; it said {writer.said[-3:]}"
+                if time.monotonic() > deadline or writer.process.poll() is not None:
+                    self._running.remove(writer)
+                    pytest.fail(f"{writer.tag} has stopped:\n{writer.said[-3:]}\n{writer.dump()}")
                 time.sleep(0.01)
 
     def end(self) -> None:
