@@ -6,6 +6,7 @@ machine, damage, stores that were torn, processes that were killed, and director
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
@@ -571,3 +572,87 @@ def test_a_replacement_that_fails_leaves_the_numbers_before(foreign: Any, monkey
         assert loaded(foreign) == (7, 1)
     writer.store(9, 1)
     assert loaded(foreign) == (9, 1)
+
+
+# --- waiting for other numbers
+
+
+def waits(published: Published, known: tuple[int, int] | None) -> bool:
+    """Return whether a reader that knows these numbers would sleep."""
+    point = published.wait_point(known)
+    assert point is not None
+    return not point.has_changed
+
+
+def test_a_reader_sleeps_until_other_numbers_are_stored(directory: FileDirectory) -> None:
+    writer = writer_in(directory, (5, 1))
+    reader = directory.published(NAME)
+    assert reader is not None
+    if reader.wait_point((5, 1)) is None:
+        pytest.skip("this file system cannot be written safely through a mapping")
+    assert waits(reader, (5, 1))
+    assert not waits(reader, (4, 1)), "they were stored before it could wait"
+    point = reader.wait_point((5, 1))
+    assert point is not None
+    writer.store(5, 1)
+    assert not point.has_changed
+    writer.store(6, 1)
+    assert point.has_changed
+    assert waits(reader, (6, 1))
+    writer.close()
+
+
+def test_a_reader_in_another_process_is_woken(directory: FileDirectory) -> None:
+    writer = writer_in(directory, (1, 1))
+    with Elsewhere(Path(directory.path)) as other:
+        other.tell("from sawlog.storage import FileDirectory")
+        other.tell("from sawlog.storage.words import wait_any")
+        other.tell(f"reader = FileDirectory(place).published({NAME!r})")
+        if other.tell("reader.wait_point((1, 1)) is None"):
+            pytest.skip("this file system cannot be written safely through a mapping")
+        for number in range(1, 20):
+            other.begin(f"(wait_any([reader.wait_point(({number}, 1))], 60), reader.load())[1]")
+            writer.store(number + 1, 1)
+            assert other.end() == (number + 1, 1)
+    writer.close()
+
+
+def test_wake_ends_the_wait_of_a_reader_although_nothing_was_stored(directory: FileDirectory) -> None:
+    writer = writer_in(directory, (1, 1))
+    reader = directory.published(NAME)
+    assert reader is not None
+    point = reader.wait_point((1, 1))
+    if point is None:
+        pytest.skip("this file system cannot be written safely through a mapping")
+    reader.wake()
+    assert point.has_changed
+    assert reader.load() == (1, 1)
+    writer.close()
+
+
+def test_a_file_that_is_not_mapped_is_polled(directory: FileDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published_module, "maps_safely", lambda fd: False)
+    writer = writer_in(directory, (1, 1))
+    reader = directory.published(NAME)
+    assert reader is not None
+    assert reader.wait_point((1, 1)) is None
+    reader.wake()
+    assert reader.load() == (1, 1)
+    writer.close()
+
+
+def test_a_reader_that_may_not_write_the_file_polls(directory: FileDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = writer_in(directory, (1, 1))
+    open_file = os.open
+
+    def refuse(path: Any, flags: int, *arguments: Any, **keywords: Any) -> int:
+        if path == NAME and flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_file(path, flags, *arguments, **keywords)
+
+    monkeypatch.setattr(os, "open", refuse)
+    reader = directory.published(NAME)
+    assert reader is not None
+    assert reader.wait_point((1, 1)) is None
+    assert reader.load() == (1, 1)
+    writer.close()

@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from sawlog.storage import words as words_module
-from sawlog.storage.words import MappedWords, Words
+from sawlog.storage.words import MappedWords, WaitPoint, Words, wait_any
 
 from ..processes.launch import PATIENCE_S, finish, ready, start
 from .worded import COUNT, KINDS, POSITION, opened
@@ -143,6 +144,44 @@ def test_a_signal_handler_that_raises_ends_a_wait(words: Words) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("count", [1, 3, 200])
+def test_a_wait_for_several_words_ends_with_a_change_of_any(kind: str, tmp_path: Path, count: int) -> None:
+    """More words than the kernel can wait for are polled."""
+    if kind == "file":
+        pytest.skip("only mapped words can be waited for together")
+    with ExitStack() as stack:
+        files = [stack.enter_context(opened(kind, tmp_path / str(number))) for number in range(min(count, 3))]
+        points = [WaitPoint(mapped(files[number % 3]), number % COUNT, 0) for number in range(count)]
+        last = points[-1]
+
+        def change() -> None:
+            last.words[last.at] = 1
+            last.words.wake(last.at)
+
+        timer = threading.Timer(0.02, change)
+        timer.start()
+        while not last.has_changed:
+            wait_any(points, PATIENCE_S)
+        timer.join()
+        wait_any(points, PATIENCE_S)  # at once: it has changed
+    assert not points[0].has_changed or points[0] == last
+
+
+def test_a_wait_for_several_words_ends_with_its_time(kind: str, path: Path) -> None:
+    if kind == "file":
+        pytest.skip("only mapped words can be waited for together")
+    with opened(kind, path) as words:
+        points = [WaitPoint(mapped(words), at, 0) for at in range(2)]
+        began = time.monotonic()
+        while time.monotonic() - began < 0.02:
+            wait_any(points, 0.02)
+
+
+def mapped(words: Words) -> MappedWords:
+    assert isinstance(words, MappedWords)
+    return words
 
 
 def test_words_are_polled_where_the_system_call_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,4 +33,5 @@ def opened(kind: str, path: Path, *, writable: bool = True) -> Iterator[Words]:
         with pytest.MonkeyPatch.context() as patch:
             if kind == "polled":
                 patch.setattr(words_module, "_futex", None)
+                patch.setattr(words_module, "_waitv", None)
             yield MappedWords(view)

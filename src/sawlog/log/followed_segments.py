@@ -26,6 +26,7 @@ from ..config import LogConfig
 from ..errors import CorruptBatch, CorruptFile, StorageError
 from ..storage import Directory, MemoryDirectory, Published, open_published
 from ..storage.forking import forkable
+from ..storage.words import WaitPoint, wait_any
 from . import checkpoint
 from .checkpoint import Checkpoint, noted_end, proven_end
 from .epochs import Epochs, as_the_batches_say, epoch_at, epochs_of, load_epochs, unfinished_truncation
@@ -116,6 +117,27 @@ class FollowedSegmentSet(SegmentSet):
             else:
                 raise latest
             return before != self._state()
+
+    def wait_beyond(self, offset: int, seconds: float, *, committed: bool = False) -> None:
+        """Block until the writer publishes another end, or `wake` is called, unless `offset` is already readable."""
+        if self.end(committed=committed) <= offset and self.successor is None:
+            point = self.wait_point()
+            if point is None:
+                super().wait_beyond(offset, seconds, committed=committed)
+            else:
+                wait_any([point], seconds)
+
+    def wait_point(self) -> WaitPoint | None:
+        """Return a point to sleep at until the writer publishes another end; None if that is not possible."""
+        if self._published is None or self._published_end is None:
+            return None
+        return self._published.wait_point(self._published_end)
+
+    def wake(self) -> None:
+        """Wake waiting readers and call the registered callback."""
+        super().wake()
+        if self._published is not None:
+            self._published.wake()
 
     def _state(self) -> object:
         tail = self._list[0][-1].tail if self._list[0] else None

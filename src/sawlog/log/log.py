@@ -34,6 +34,7 @@ from ..config import DAY_MS, MAX_OFFSET, Isolation, LogConfig, MaintenanceConfig
 from ..display import counted, size_text
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, SawlogError
 from ..storage import Directory, MemoryDirectory
+from ..storage.words import WaitPoint
 from ..store.base import Partition, SegmentInfo
 from . import checkpoint, compaction, ingest, maintenance, retention, tiering
 from . import open as access
@@ -838,6 +839,10 @@ class Log(Partition, Closing):
         """Scan as cursors, to be iterated over one after the other. A cursor has the offset after the last record that
         it returned (`next_offset`), and another thread may `stop` it."""
         return self._readable().cursors(start, end, committed=is_committed(isolation))
+
+    def _wait_point(self) -> WaitPoint | None:
+        """See `Partition._wait_point`."""
+        return self._access.segments.wait_point()
 
     def _following(
         self, start: int | None = None, *, isolation: Isolation = "committed"

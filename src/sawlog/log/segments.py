@@ -22,6 +22,7 @@ from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ..storage import Directory
 from ..storage.forking import forkable
 from ..storage.system import most_descriptors
+from ..storage.words import WaitPoint
 from .epochs import Epochs
 from .remote import RemoteSegments
 from .segment import Segment
@@ -264,6 +265,10 @@ class SegmentSet(kernel.SegmentSetFields):
                     self.changed.wait(seconds)
             finally:
                 self.waiting -= 1
+
+    def wait_point(self) -> WaitPoint | None:
+        """Return a point to sleep at until another process publishes a new end. None: this process writes."""
+        return None
 
     def continue_in(self, successor: SegmentSet) -> None:
         """Hand over to another set and wake waiting readers."""

@@ -432,7 +432,7 @@ class FileDirectory:
         if not boot_id():
             return None
         try:
-            handle = self._open(name, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY)
+            handle = self._open(name, os.O_RDWR | os.O_CREAT) if create else self._open_published(name)
         except StorageError as error:
             if create or error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP):
                 raise
@@ -446,6 +446,15 @@ class FileDirectory:
             raise
         handle.close()
         return None
+
+    def _open_published(self, name: str) -> Handle:
+        """Open the file of published numbers for a reader, which writes only to be woken."""
+        try:
+            return self._open(name, os.O_RDWR)
+        except StorageError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            return self._open(name, os.O_RDONLY)
 
     def _discard(self, name: str) -> None:
         """Delete the leftover of a failed write, which takes space on a full disk. Best effort: errors are ignored."""

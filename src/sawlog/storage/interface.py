@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from .words import WaitPoint
+
 #: Writable types. Python 3.12 has collections.abc.Buffer; 3.11, which we support, does not.
 Buffer = bytes | bytearray | memoryview
 
@@ -105,6 +107,13 @@ class Published(Protocol):
 
     def load(self) -> tuple[int, int] | None:
         """Return both numbers; None if nothing was stored since the last boot, or they cannot be read."""
+
+    def wait_point(self, known: tuple[int, int] | None) -> WaitPoint | None:
+        """Return a point for `words.wait_any`, which then sleeps until other numbers than these are stored, or `wake`
+        is called. None if that is not possible here: poll."""
+
+    def wake(self) -> None:
+        """Wake all processes that sleep, whatever is stored."""
 
     def close(self) -> None:
         """Close the handle and keep the numbers."""

@@ -102,6 +102,12 @@ class PublishedMemory:
     def load(self) -> tuple[int, int] | None:
         return self._numbers
 
+    def wait_point(self, known: tuple[int, int] | None) -> None:
+        """Return None: there is no other process to wait for."""
+
+    def wake(self) -> None:
+        """No-op: no process sleeps."""
+
     def close(self) -> None:
         """No-op: the directory keeps the numbers."""
 

@@ -3,6 +3,7 @@
 ```
  0   8  "sawlog" and two zero bytes
  8  16  boot id: identifies the boot of the machine during which the slots were written
+32   8  the bell: two words of 32 bits, in the byte order of the machine
 64  64  two slots: see `sawlog.batch.kernel.Slots`
 ```
 
@@ -13,7 +14,13 @@ slot's check value, so that readers reject numbers from before a reboot or from 
 For a custom directory that does not implement this, `open_published` falls back to `replace` and `read`.
 
 The writer maps the file where that is safe on a full disk (`system.maps_safely`), and a store then takes 0.05 µs;
-elsewhere it writes the slots with `pwrite`. Readers map the file where the writer does, and never write.
+elsewhere it writes the slots with `pwrite`. Readers map the file where the writer does, and write only the bell.
+
+A reader that waits for other numbers sets the first word of the bell and sleeps on the second one (words.py). A writer
+that finds the first word set after a store clears it, changes the second one, and wakes all sleepers. The processor may
+look at the first word before others see the store, so a reader may, very rarely, not be woken: it sleeps for a limited
+time. A reader that may not write the file, or cannot map it, does not sleep: there is no
+`wait_point`.
 """
 
 from __future__ import annotations
@@ -22,16 +29,21 @@ import mmap
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..batch.kernel import SLOTS_BYTES, Slots
 from ..errors import StorageError
 from .interface import Directory, Published
 from .system import Handle, boot_id, maps_safely
+from .words import WORD_BYTES, MappedWords, WaitPoint
 
 _TITLE = b"sawlog\0\0"
 _BOOT_AT, _SLOTS_AT = 8, 64
 _SIZE = _SLOTS_AT + SLOTS_BYTES
+_BELL_AT, _BELL_BYTES = 32, 2 * WORD_BYTES
+#: Words of the bell: whether a process sleeps, and a number that changes when it is to wake up.
+_FOLLOWED, _WAKE = 0, 1
 #: From Python 3.13 on, a mapping does not need to keep a descriptor open.
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 #: Maximum number of reads while a writer is storing.
@@ -48,6 +60,7 @@ class PublishedFile:
 
     def __init__(self, handle: Handle, *, writable: bool) -> None:
         self._handle: Handle | None = None
+        self._bell: MappedWords | None = None
         self._slots: Slots
         self._writable = writable
         if writable and not is_published(handle.fd):
@@ -59,8 +72,12 @@ class PublishedFile:
         if maps_safely(handle.fd):
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             view = memoryview(mmap.mmap(handle.fd, _SIZE, access=access, **_UNTRACKED))
+            bell = (view if writable else _writable(handle.fd))[_BELL_AT : _BELL_AT + _BELL_BYTES]
             handle.close()
             self._slots = Slots(view[_SLOTS_AT:], _secret(), writable)
+            if bell:
+                self._bell = MappedWords(bell)
+                self._slots.ring_if(bell.cast("I"), partial(_ring, self._bell))
             self.slots = self._slots
             self.store = self._slots.store  # bound directly, to save a call per append
         else:
@@ -100,6 +117,20 @@ class PublishedFile:
                 return found
         return None
 
+    def wait_point(self, known: tuple[int, int] | None) -> WaitPoint | None:
+        """See `Published.wait_point`."""
+        bell = self._bell
+        if bell is None:
+            return None
+        number = bell[_WAKE]
+        bell[_FOLLOWED] = 1
+        return WaitPoint(bell, _WAKE, number if self.load() == known else number ^ 1)
+
+    def wake(self) -> None:
+        """See `Published.wake`."""
+        if self._bell is not None and self._bell[_FOLLOWED]:
+            _ring(self._bell)
+
     def close(self) -> None:
         """Release the mapping; later stores are lost. First copy the current numbers to both slots, so that damage to
         one slot loses nothing."""
@@ -114,7 +145,22 @@ class PublishedFile:
             self._handle.close()
         self._writable = False
         self._handle, self._slots = None, Slots(memoryview(bytearray(SLOTS_BYTES)), _secret(), True)
-        self.slots, self.store = None, self._slots.store
+        self.slots, self.store, self._bell = None, self._slots.store, None
+
+
+def _ring(bell: MappedWords) -> None:
+    """Wake all readers."""
+    bell[_FOLLOWED] = 0
+    bell[_WAKE] = (bell[_WAKE] + 1) % 2**32
+    bell.wake(_WAKE)
+
+
+def _writable(fd: int) -> memoryview:
+    """Map the file to write to it; an empty view if it was opened for reading only."""
+    try:
+        return memoryview(mmap.mmap(fd, _SIZE, access=mmap.ACCESS_WRITE, **_UNTRACKED))
+    except OSError:
+        return memoryview(b"")
 
 
 def is_published(fd: int) -> bool:
@@ -165,6 +211,12 @@ class PublishedByReplacing:
             return None
         found: tuple[int, int] | None = Slots(memoryview(data)[_SLOTS_AT:], _secret(), False).load()
         return found
+
+    def wait_point(self, known: tuple[int, int] | None) -> None:
+        """Return None: only a shared mapping can be waited for."""
+
+    def wake(self) -> None:
+        """No-op: no process sleeps."""
 
     def close(self) -> None:
         """Copy the current numbers to both slots. There is no handle to close."""

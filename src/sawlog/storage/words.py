@@ -8,7 +8,8 @@ words.wake(2)                         # wakes every process that sleeps on the w
 ```
 
 On Linux a process sleeps in the kernel (futex), and `wake` takes effect within microseconds. Elsewhere, and where the
-file cannot be mapped (`FileWords`), it looks at the word every half millisecond, and `wake` does nothing.
+file cannot be mapped (`FileWords`), it looks at the word every half millisecond, and `wake` does nothing. `wait_any`
+sleeps on words of several files at once.
 
 The kernel compares the word with the expected number before it puts the process to sleep, so a wake-up is never lost if
 the word changes before `wake` is called:
@@ -31,8 +32,10 @@ import errno
 import os
 import platform
 import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,6 +62,21 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
 
 
+class _Waiter(ctypes.Structure):
+    """struct futex_waitv"""
+
+    _fields_ = (
+        ("value", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("flags", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+#: The system call `futex_waitv` (Linux 5.16 and later), the flag for words of 32 bits, and the maximum of words.
+_WAITV, _WAITV_U32, _MOST_WAITERS = 449, 2, 128
+_CLOCK_MONOTONIC = 1
+
 #: futex(address, operation, number, timeout): -1 with errno if it fails.
 _Futex = Callable[[int, int, int, object], int]
 
@@ -82,6 +100,23 @@ def _find_futex() -> _Futex | None:
 
 
 _futex = _find_futex()
+
+
+def _find_waitv() -> Callable[[object, int, object], int] | None:
+    if _futex is None:
+        return None
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    call.argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p, ctypes.c_int]
+
+    def waitv(waiters: object, count: int, until: object) -> int:
+        found: int = call(_WAITV, waiters, count, 0, until, _CLOCK_MONOTONIC)
+        return found
+
+    return waitv
+
+
+_waitv = _find_waitv()
 
 
 class Words(ABC):
@@ -135,16 +170,54 @@ class MappedWords(Words):
             return super().wait(at, number, seconds)
         whole = max(int(seconds), 0)
         timeout = _Timespec(whole, max(int((seconds - whole) * 1e9), 0))
-        if _futex(self._address + WORD_BYTES * at, _FUTEX_WAIT, number, ctypes.byref(timeout)) != 0:
+        if _futex(self.address(at), _FUTEX_WAIT, number, ctypes.byref(timeout)) != 0:
             code = ctypes.get_errno()
             if code not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):  # such as ENOSYS in a sandbox
                 return super().wait(at, number, seconds)
         return self._words[at] != number
 
+    def address(self, at: int) -> int:
+        """Return the address of a word in memory."""
+        return self._address + WORD_BYTES * at
+
     def wake(self, at: int) -> None:
         """See `Words.wake`."""
         if _futex is not None:
-            _futex(self._address + WORD_BYTES * at, _FUTEX_WAKE, _EVERYONE, None)
+            _futex(self.address(at), _FUTEX_WAKE, _EVERYONE, None)
+
+
+class WaitPoint(NamedTuple):
+    """A word to sleep on while it is `number`."""
+
+    words: MappedWords
+    at: int
+    number: int
+
+    @property
+    def has_changed(self) -> bool:
+        """True if there is nothing to wait for."""
+        return self.words[self.at] != self.number
+
+
+def wait_any(points: Sequence[WaitPoint], seconds: float) -> None:
+    """Sleep until one of these words changes, or is woken, for at most `seconds`. May return early."""
+    if len(points) == 1:
+        point = points[0]
+        point.words.wait(point.at, point.number, seconds)
+        return
+    if _waitv is not None and len(points) <= _MOST_WAITERS:
+        waiters = (_Waiter * len(points))(
+            *(_Waiter(each.number, each.words.address(each.at), _WAITV_U32, 0) for each in points)
+        )
+        until = time.monotonic_ns() + max(int(seconds * 1e9), 0)
+        timeout = _Timespec(until // 10**9, until % 10**9)
+        if _waitv(ctypes.byref(waiters), len(points), ctypes.byref(timeout)) >= 0:
+            return
+        if ctypes.get_errno() in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+            return
+    deadline = Deadline(seconds)
+    while not deadline.passed and not any(each.has_changed for each in points):
+        pause(deadline.at_most(POLL_S))
 
 
 class FileWords(Words):

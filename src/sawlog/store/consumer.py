@@ -71,7 +71,7 @@ from ..errors import (
     TopicNotFound,
 )
 from ..storage.forking import forkable
-from .base import Partition, Store, Topic, TopicPartition
+from .base import Partition, Store, Topic, TopicPartition, sleep_until_growth
 from .groups import Committed, StartPosition, check_group_name, checked_position, resolve
 from .membership import GroupMembership, MemberOptions
 from .options import checked_ms, checked_start, checked_topics
@@ -177,7 +177,7 @@ class Consumer:
             self._go_on()
             self._position.begin_poll()
             records = self._collect(max_records)
-            if records or deadline.passed or self._ended.wait(deadline.at_most(pauses.next_s())):
+            if records or deadline.passed or self._sleep(deadline.at_most(pauses.next_s())):
                 return records
 
     def _collect(self, most: int) -> list[Record]:
@@ -208,9 +208,14 @@ class Consumer:
             if cursor is not None:
                 yield cursor
                 pauses.found()
-            elif self._ended.wait(pauses.next_s()):
+            elif self._sleep(pauses.next_s()):
                 return
             pauses.look()
+
+    def _sleep(self, seconds: float) -> bool:
+        """Sleep until there may be more records, for at most `seconds`; return whether the consumer was closed."""
+        sleep_until_growth((owned.log for owned in self._position.in_turn()), seconds)
+        return self._ended.is_set()
 
     def _feed(self, *, drain: bool = False) -> Iterator[RecordCursor | None]:
         """For callers with their own event loop: yield one cursor after the other, and None where there is nothing new.

@@ -43,13 +43,23 @@ class Slots:
     view: cython.const[cython.uchar][::1]
     room: cython.uchar[::1]
     secret: cython.ulonglong
+    #: A word that is not 0 if a process sleeps until something is stored, and the call that wakes it; None: no such.
+    followed: cython.const[cython.uint][::1]
+    ring: object
 
     def __init__(self, buffer, secret, writable):
         if len(buffer) != SLOTS_BYTES:
             raise ValueError("the buffer of two slots has 64 bytes")
+        self.followed = None
+        self.ring = None
         self.view = buffer
         self.room = buffer if writable else None
         self.secret = secret
+
+    def ring_if(self, followed, ring):
+        """Call `ring` after each store that finds a number other than 0 in the first word of `followed`."""
+        self.followed = followed
+        self.ring = ring
 
     @cython.cfunc
     @cython.exceptval(check=False)
@@ -125,3 +135,5 @@ class Slots:
         put64(self.room, p + 8, first)
         put64(self.room, p + 16, second)
         put64(self.room, p + 24, check)
+        if self.ring is not None and self.followed[0] != 0:
+            self.ring()

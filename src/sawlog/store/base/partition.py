@@ -48,6 +48,7 @@ from ...log.reader import ARROW_ROWS, Fetched
 from ...log.transactions import marker
 from ...log.verify import VerifyReport
 from ...log.writer import BATCH_BYTES, Placement, Writer, recipe_of
+from ...storage.words import WaitPoint, wait_any
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,6 +157,10 @@ class Partition(ABC):
     @abstractmethod
     def _watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever the visible end may have moved. Returns a function that stops the calls."""
+
+    def _wait_point(self) -> WaitPoint | None:
+        """Return a point to sleep at until there may be more records, after reading found none; None: poll."""
+        return None
 
     @abstractmethod
     def offset_at(self, timestamp: int | datetime) -> int:
@@ -590,7 +595,7 @@ class Partition(ABC):
         self, start: int | None = None, timeout: float | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[Record]:
         """Return records from `start` on, and new ones as they come. Ends when none came for `timeout` seconds."""
-        return chain.from_iterable(_paced(self._patient()._following(start, isolation=isolation), timeout))
+        return chain.from_iterable(_paced(self._patient()._following(start, isolation=isolation), timeout, [self]))
 
     # --- dropping records
 
@@ -725,8 +730,20 @@ async def collected(chunks: AsyncIterable[bytes], max_bytes: int | None) -> byte
     return bytes(value)
 
 
-def _paced(cursors: Iterator[kernel.RecordCursor | None], timeout: float | None) -> Iterator[kernel.RecordCursor]:
-    """Yield the cursors of `_following`, and sleep with increasing pauses while there is none."""
+def sleep_until_growth(partitions: Iterable[Partition], seconds: float) -> None:
+    """Sleep until one of these partitions may have more records, for at most `seconds`. Call this after looking."""
+    points = [each._wait_point() for each in partitions]
+    known = [each for each in points if each is not None]
+    if known and len(known) == len(points):
+        wait_any(known, seconds)
+    else:
+        pause(seconds)
+
+
+def _paced(
+    cursors: Iterator[kernel.RecordCursor | None], timeout: float | None, partitions: Sequence[Partition]
+) -> Iterator[kernel.RecordCursor]:
+    """Yield the cursors of `_following` of these partitions, and sleep while there is none."""
     deadline, pauses = Deadline(timeout), PollBackoff()
     pauses.look()
     for cursor in cursors:
@@ -737,7 +754,7 @@ def _paced(cursors: Iterator[kernel.RecordCursor | None], timeout: float | None)
         elif deadline.passed:
             return
         else:
-            pause(deadline.at_most(pauses.next_s()))
+            sleep_until_growth(partitions, deadline.at_most(pauses.next_s()))
         pauses.look()
 
 

@@ -400,11 +400,9 @@ class Topic(ABC):
     ) -> Iterator[Record]:
         """Return the records of all partitions, in the order of offsets in each, and new ones as they come. Ends when
         none came for `timeout` seconds. Partitions that are added later are not followed."""
-        feeds = [
-            log._patient()._following(first, isolation=isolation)
-            for log, first, _, _ in self._spans(start, None, partitions)
-        ]
-        return chain.from_iterable(_paced(_interleaved(feeds), timeout))
+        spans = self._spans(start, None, partitions)
+        feeds = [log._patient()._following(first, isolation=isolation) for log, first, _, _ in spans]
+        return chain.from_iterable(_paced(_interleaved(feeds), timeout, [log for log, _, _, _ in spans]))
 
     def truncate(self, partition: int, offset: int) -> int:
         """Drop the records of a partition from `offset` on and return the number of offsets dropped. Only where
