@@ -132,7 +132,7 @@ def text_lines(chart: Chart, width: int) -> Iterator[str]:
     if not len(chart.values):
         yield "  nothing to show"
     elif isinstance(chart, TimeChart):
-        yield from _time_lines(chart, max(width - _AXIS_COLUMNS - 2, 16))
+        yield from _time_lines(chart, columns_wanted(width))
     else:
         yield from _bar_lines(chart, width)
 

@@ -34,22 +34,20 @@ from .output import Column, Printer, Row, columns, note
 _ROW_BYTES, _ROWS_AROUND = 16, 3
 _DOCUMENT = ".json"
 
-_BATCH_COLUMNS = [
-    Column("position"),
+_BATCH_COLUMNS = columns(
+    "position",
     Column("size_bytes", "bytes"),
     Column("base_offset", "first"),
     Column("last_offset", "last"),
     Column("records"),
     Column("leader_epoch", "epoch"),
-    Column("codec"),
+    "codec",
     Column("base_timestamp", "first time", time_text),
     Column("max_timestamp", "newest", time_text),
     Column("timestamp_type", "time by"),
-    Column("producer", "producer", lambda value: value or ""),
-    Column("marks"),
-    Column("crc"),
+    "producer marks crc",
     Column("remark", cut=False),
-]
+)
 _MACHINE_COLUMNS = columns("kind", *_BATCH_COLUMNS, "bad_position dump record_values")
 
 

@@ -24,7 +24,7 @@ from .parsing import time_ms
 from .program import Command, command_group
 
 if TYPE_CHECKING:
-    from ..store.replica.replicator import Lag, Progress
+    from ..store.replica.replicator import Progress
 
 
 stores = command_group("Test whether object storage is safe for a store.")
@@ -273,14 +273,13 @@ class _ProgressReport:
 
 
 def _lag_rows(progress: Progress) -> Sequence[dict[str, Any]]:
-    return [_lag_row(each) for each in progress.lags.values()]
-
-
-def _lag_row(lag: Lag) -> dict[str, Any]:
-    return {
-        "topic": lag.topic,
-        "records": lag.records,
-        "size_bytes": lag.size_bytes,
-        "lag_ms": round(lag.seconds * 1000),
-        "time_ms": now_ms(),
-    }
+    return [
+        {
+            "topic": lag.topic,
+            "records": lag.records,
+            "size_bytes": lag.size_bytes,
+            "lag_ms": round(lag.seconds * 1000),
+            "time_ms": now_ms(),
+        }
+        for lag in progress.lags.values()
+    ]
