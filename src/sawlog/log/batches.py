@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..batch import kernel
 from ..batch.checksum import PartialSums
 from ..batch.header import BASE, HEADER_BYTES, LAST, POSITION, SIZE, Rows, new_rows
@@ -208,6 +210,12 @@ class Chunk:
     def keep(self, rows: Rows) -> None:
         """Restrict the chunk to these batches."""
         self.rows = rows
+
+    def good(self, rows: Rows) -> Rows:
+        """Return the batches among these whose checksum is right."""
+        while (bad := first_bad_crc(self.view, rows)) >= 0:
+            rows = np.delete(rows, bad, axis=0)
+        return rows
 
     def skip_below(self, offset: int) -> None:
         """Exclude records below this offset, which were already returned."""

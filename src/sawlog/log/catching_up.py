@@ -21,14 +21,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..batch.header import LEADER_EPOCH, PRODUCER_ID, Rows
-from ..batch.read import first_bad_crc
 from ..clock import now_ms
 from ..errors import CorruptBatch, CorruptFile, StorageError
 from ..storage import Directory
-from .batches import Chunk
 from .durability import Tail
 from .epochs import Epochs
 from .files import PRODUCERS, file_name
@@ -80,7 +76,7 @@ def _extend(segment: Segment, limit: int, epochs: Epochs, producers: ProducerSta
     epochs with those that they begin."""
     following, position = segment.tail
     for chunk in segment.batches(segment.storage, position, limit, following, check=False):
-        producers.note_rows(_good_of_producers(chunk), now_ms)
+        producers.note_rows(chunk.good(_of_producers(chunk.rows)), now_ms)
         if chunk.rows[-1, LEADER_EPOCH] > epochs.current:
             epochs = epochs.begun_by(chunk.rows[chunk.rows[:, LEADER_EPOCH] > epochs.current])
         segment.add_batches(chunk.rows, chunk.origin)
@@ -117,7 +113,9 @@ def replayed(
     now = now_ms()
     for segment in segments:
         if segment.next_offset > start and segment.size:
-            _replay(segment, max(start, segment.base_offset), state, now)
+            # A damaged header would cause valid batches to be refused.
+            for rows in segment.selected_rows(max(start, segment.base_offset), segment.next_offset, _of_producers):
+                state.note_rows(rows, now)
         if segment.sealed:
             if segment.next_offset > start:
                 _finish(segment, state.transactions)
@@ -137,23 +135,9 @@ def _finish(segment: Segment, transactions: Transactions) -> None:
     transactions.begin_segment(segment.next_offset)
 
 
-def _replay(segment: Segment, offset: int, state: ProducerState, now_ms: int) -> None:
-    """Note the batches of producers from `offset` on. Damage is skipped here and reported when it is read."""
-    try:
-        found = [_good_of_producers(chunk) for chunk in segment.chunks(offset, segment.next_offset, check=False)]
-    except CorruptBatch:
-        found = list(segment.rows_around_damage(offset))
-    for rows in found:
-        state.note_rows(rows, now_ms)
-
-
-def _good_of_producers(chunk: Chunk) -> Rows:
-    """Return the valid headers of producers' batches. Only their checksums are verified: a damaged header would cause
-    valid batches to be refused."""
-    rows = chunk.rows[chunk.rows[:, PRODUCER_ID] >= 0]
-    while (bad := first_bad_crc(chunk.view, rows)) >= 0:
-        rows = np.delete(rows, bad, axis=0)
-    return rows
+def _of_producers(rows: Rows) -> Rows:
+    found: Rows = rows[rows[:, PRODUCER_ID] >= 0]
+    return found
 
 
 def load_producers(directory: Directory, epochs: Epochs, end: int) -> ProducersFile | None:

@@ -10,7 +10,7 @@ Threads: one writer under the log's lock; any number of readers without it. The 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..batch.header import HEADER_BYTES, LAST, MAX_TIME, POSITION, SIZE, Rows
@@ -374,6 +374,14 @@ class Segment(Batches):
                 if damage.next_offset is None or damage.next_offset <= offset:
                     break
                 offset = damage.next_offset
+
+    def selected_rows(self, start: int, end: int, select: Callable[[Rows], Rows]) -> list[Rows]:
+        """Return the headers from offset `start` to `end` that `select` chooses. Only their checksums are verified.
+        Damage is skipped here and reported when it is read."""
+        try:
+            return [chunk.good(select(chunk.rows)) for chunk in self.chunks(start, end, check=False)]
+        except CorruptBatch:
+            return [select(rows) for rows in self.rows_around_damage(start)]
 
     def read(self, offset: int, max_bytes: int, transactions: TransactionView | None = None) -> Record | None:
         """Return the record at `offset`, or the first one after it; None if the segment has none. `transactions` tells

@@ -82,10 +82,8 @@ from ..batch.header import (
     TRANSACTIONAL_BIT,
     Rows,
 )
-from ..batch.read import first_bad_crc
-from ..errors import CorruptBatch, InvalidRecord
+from ..errors import InvalidRecord
 from ..storage.forking import forkable
-from .batches import Chunk
 
 if TYPE_CHECKING:
     from .segment import Segment
@@ -328,24 +326,12 @@ def replay_segment(segment: Segment, start: int, end: int, state: Transactions) 
     """Apply the transactional batches of a segment from `start` to `end` to `state`. Skips damage, which reads
     report."""
     loaded = segment.is_loaded
-    try:
-        found = [_checked_rows(chunk) for chunk in segment.chunks(start, end, check=False) if chunk.special]
-    except CorruptBatch:
-        found = [transactional_rows(rows) for rows in segment.rows_around_damage(start)]
-    for rows in found:
+    # A damaged header would begin or end a transaction.
+    for rows in segment.selected_rows(start, end, transactional_rows):
         for row in rows[rows[:, BASE] < end].tolist():
             state.note(row)
     if not loaded:
         segment.unload()
-
-
-def _checked_rows(chunk: Chunk) -> Rows:
-    """Return the transactional batches with a good CRC. Others are not verified here; but a damaged header of these
-    would begin or end a transaction."""
-    rows = transactional_rows(chunk.rows)
-    while (bad := first_bad_crc(chunk.view, rows)) >= 0:
-        rows = np.delete(rows, bad, axis=0)
-    return rows
 
 
 # --- the view of readers
