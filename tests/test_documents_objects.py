@@ -90,11 +90,13 @@ def test_a_store_that_lost_a_commit_is_repaired_as_shown(moto: Server) -> None:
         assert [record.value for record in store.topic("orders").partition(0).scan()] == [b"0", b"1"]
 
 
+@pytest.mark.costly  # a self-test with hundreds of requests
 def test_a_directory_passes_as_shown(tmp_path: Path) -> None:
     compare(ON_FILES, tmp_path)
 
 
 @GROUPED
+@pytest.mark.costly  # a self-test with hundreds of requests
 def test_a_server_passes_as_shown(moto: Server, tmp_path: Path) -> None:
     compare(ON_A_SERVER, tmp_path)
 

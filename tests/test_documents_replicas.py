@@ -22,6 +22,7 @@ def steady(printed: str) -> list[str]:
     return re.sub(r"oldest moment is \S+", "oldest moment is T", text).strip().splitlines()
 
 
+@pytest.mark.costly  # runs all commands of the page
 def test_the_page_is_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_program(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -39,6 +39,7 @@ def test_the_sessions_print_what_the_page_shows(place: Path) -> None:
         assert steady(typed(command)) == steady(expected), command
 
 
+@pytest.mark.costly  # writes Delta and Iceberg tables
 def test_the_python_of_the_page_runs(tmp_path: Path) -> None:
     for block in blocks(PAGE, "python"):
         done = warm.run(["-c", block], cwd=tmp_path, warnings=["error"], timeout=PATIENCE_S)

@@ -137,6 +137,7 @@ def test_topics_are_not_created_unless_allowed() -> None:
         assert broker.store.topics() == []
 
 
+@pytest.mark.costly  # a process of pytest
 def test_pytest_finds_the_fixture_by_itself(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(
         "def test_mine(sawlog_broker, sawlog_broker_session):\n"
