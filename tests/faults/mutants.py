@@ -39,7 +39,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import sawlog
 
-from ..durations import cpu_s
 from .report import Tally, say
 
 if TYPE_CHECKING:
@@ -302,6 +301,8 @@ class Finding:
 
 def look(mutant: Mutant, finder: str, seed: int, patience_s: float) -> NoReturn:
     """Plant the mutant in this process, run the finder, print the result as one line of JSON, and exit."""
+    from ..durations import cpu_s  # not above: pytest rewrites it when it is imported as a plugin
+
     count, began, deadline = Counter(), cpu_s(), time.monotonic() + _WAITING * patience_s
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the finder's own output does not belong in the table

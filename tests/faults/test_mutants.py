@@ -13,6 +13,7 @@ from sawlog.errors import CorruptBatch
 
 from .. import warm
 from ..looping import for_each
+from .__main__ import main
 from .bugs import CONTROL, MUTANTS
 from .mutants import FINDERS, Edit, Mutant, Stale, find, function_of, planted, written
 from .promised import TESTS
@@ -72,6 +73,13 @@ def test_the_page_about_testing_has_a_row_for_every_mutant_and_each_was_found() 
 def test_a_planted_bug_is_found(mutant: Mutant) -> None:
     finding = find(mutant, mutant.by, patience_s=120.0)
     assert finding.tries is not None, f"{mutant.by} has not found {mutant.name!r}: {finding.what}"
+
+
+@pytest.mark.slow  # collects the quick tests
+def test_the_quick_tests_find_a_planted_bug(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["mutants", "--quick", "1", "--mutant", "no CRC check"]) == 0
+    printed = capfd.readouterr().out
+    assert "1 runs of the quick tests found 1 of 1 bugs" in printed, printed
 
 
 def test_the_tests_that_are_to_find_bugs_exist() -> None:
