@@ -15,6 +15,7 @@ The forking process ends with the one that started it. Off Linux, `start` is `su
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import json
 import os
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -161,6 +163,40 @@ class Process(subprocess.Popen[Any]):
         self._communication_started = False
         self._sigint_wait_secs = 0.25
         self._waitpid_lock = threading.Lock()
+        self._readers: list[_Reader] = []
+
+    def communicate(self, input: Any = None, timeout: float | None = None) -> Any:
+        """As in `subprocess`, but with what `readline` has read ahead: the base class reads below the buffers of the
+        streams, and so loses lines that arrived together."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._readers:  # after a timeout they continue
+            self._readers = [_Reader(each) for each in (self.stdout, self.stderr) if each and not each.closed]
+            if self.stdin is not None and not self.stdin.closed:
+                with contextlib.suppress(BrokenPipeError):
+                    if input:
+                        self.stdin.write(input)
+                    self.stdin.close()
+        for reader in self._readers:
+            reader.join(None if deadline is None else max(deadline - time.monotonic(), 0))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        self.wait(None if deadline is None else max(deadline - time.monotonic(), 0))
+        read: dict[Any, Any] = {reader.stream: reader.content for reader in self._readers}
+        return read.get(self.stdout), read.get(self.stderr)
+
+
+class _Reader(threading.Thread):
+    """Reads a stream to its end."""
+
+    def __init__(self, stream: IO[Any]) -> None:
+        super().__init__(daemon=True)
+        self.stream = stream
+        self.content: Any = None
+        self.start()
+
+    def run(self) -> None:
+        with self.stream:
+            self.content = self.stream.read()
 
 
 def start(
