@@ -36,12 +36,10 @@ def follow(path: str, count: int) -> list[float]:
 
 async def follow_in_task(path: str, count: int) -> list[float]:
     """The same in an event loop."""
-    from sawlog.aio import AsyncStore
-
     found: list[float] = []
-    async with AsyncStore.open(path, mode="r") as store:
+    async with sawlog.open_async(path, mode="r") as store:
         print("ready", flush=True)
-        async for record in store[_TOPIC].follow():
+        async for record in (await store.topic(_TOPIC)).follow():
             found.append((time.monotonic_ns() - int(record.value or b"0")) / 1000)
             if len(found) == count:
                 break
