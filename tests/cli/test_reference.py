@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from sawlog.cli import EXIT_CODES
-from sawlog.cli.program import EXAMPLES, command
+from sawlog.cli.program import EXAMPLES, EXIT_CODES, command
 
 from ..looping import for_each
 from .conftest import Cli

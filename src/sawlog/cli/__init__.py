@@ -1,7 +1,7 @@
 """The command line: `sawlog` (also `python -m sawlog.cli`).
 
 `main` is the entry point; `run` does the same without ending the process. `program` lists the commands and the modules
-that implement them. Every failure becomes one line on stderr that says what to do, and one of the `EXIT_CODES`.
+that implement them, and the exit codes. Every failure becomes one line on stderr that says what to do.
 
 When the reader closes the pipe (`sawlog read ... | head -1`), the command exits silently with 0. Only a bug in sawlog
 shows a traceback.
@@ -17,20 +17,9 @@ from collections.abc import Sequence
 
 from .. import errors
 
-__all__ = ["EXIT_CODES", "main", "run"]
+__all__ = ["main", "run"]
 
 OK, FAILED, USAGE, NOT_FOUND, CORRUPT, LOCKED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
-
-#: Meaning of each exit code, for the help and the reference.
-EXIT_CODES = {
-    OK: "success",
-    FAILED: "failure; the line on stderr says why",
-    USAGE: "usage error",
-    NOT_FOUND: "the store, topic, group, log or file does not exist",
-    CORRUPT: "corruption was found",
-    LOCKED: "locked by another process: another writer, or live members of a group",
-    INTERRUPTED: "interrupted",
-}
 
 #: The errors that each exit code stands for, the first match deciding; `FAILED` stands for all others.
 _ERRORS: dict[int, tuple[type[BaseException], ...]] = {

@@ -18,8 +18,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from . import EXIT_CODES
-
 #: Summary, module and attribute of each command, in the order of the help.
 COMMANDS = {
     "topic": ("Create, list, change and delete topics.", "topic", "topics"),
@@ -250,6 +248,17 @@ def _verbatim(title: str, text: str) -> str:
     indented = "\n".join(f"  {line}".rstrip() for line in text.splitlines())
     return f"\b\n{title}:\n" + indented.replace("\n\n", "\n\n\b\n")
 
+
+#: The meaning of each exit code.
+EXIT_CODES = {
+    0: "success",
+    1: "failure; the line on stderr says why",
+    2: "usage error",
+    3: "the store, topic, group, log or file does not exist",
+    4: "corruption was found",
+    5: "locked by another process: another writer, or live members of a group",
+    130: "interrupted",
+}
 
 _CODES = "\n".join(f"{code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
 app = typer.Typer(

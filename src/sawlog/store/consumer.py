@@ -72,8 +72,9 @@ from ..errors import (
 )
 from ..storage.forking import forkable
 from .base import Partition, Store, Topic, TopicPartition, sleep_until_growth
-from .groups import Committed, StartPosition, check_group_name, checked_position, resolve
+from .groups import Committed, StartPosition, checked_position, resolve
 from .membership import GroupMembership, MemberOptions
+from .names import check_group_name
 from .options import checked_ms, checked_start, checked_topics
 from .position import ConsumerPosition, OnLost, PartitionPosition, TopicWatch, checked_on_lost
 

@@ -22,7 +22,6 @@ from ..config import whole_number
 from ..errors import InvalidConfig
 from ..storage.forking import forkable
 from .base import Partition, Topic, TopicPartition
-from .names import is_text, quoted
 
 if TYPE_CHECKING:
     from .membership import GroupMembership, MemberOptions
@@ -119,13 +118,6 @@ def checked_position(offset: object) -> int:
 
 
 # --- members
-
-
-def check_group_name(name: object) -> str:
-    """Return a valid group name: any text that is not too long for a directory's name."""
-    if not isinstance(name, str) or not name or not is_text(name) or len(quoted(name)) > 200:
-        raise InvalidConfig(f"a group's name must be a str, 1 to 200 characters (fewer if special), not {name!r}")
-    return name
 
 
 @dataclass(frozen=True, slots=True)

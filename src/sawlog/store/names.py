@@ -139,3 +139,10 @@ def is_text(name: str) -> bool:
 def unquoted(name: str) -> str:
     """Return the text of a `quoted` name."""
     return unquote(name)
+
+
+def check_group_name(name: object) -> str:
+    """Return a valid group name: any text that is not too long for a directory's name."""
+    if not isinstance(name, str) or not name or not is_text(name) or len(quoted(name)) > 200:
+        raise InvalidConfig(f"a group's name must be a str, 1 to 200 characters (fewer if special), not {name!r}")
+    return name

@@ -11,12 +11,14 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from ..config import checked_count
 from ..errors import InvalidConfig
-from .groups import StartPosition, check_group_name
-from .names import check_topic_name
+from .names import check_group_name, check_topic_name
+
+if TYPE_CHECKING:
+    from .groups import StartPosition
 
 
 class KafkaNames(TypedDict, total=False):

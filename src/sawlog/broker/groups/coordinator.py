@@ -18,7 +18,8 @@ from uuid import UUID
 
 from ...errors import GroupActive, GroupNotFound, InvalidConfig, SawlogError
 from ...store.base import TopicPartition
-from ...store.groups import Committed, check_group_name
+from ...store.groups import Committed
+from ...store.names import check_group_name
 from ..wire.errors import ErrorCode
 from .classic_group import ClassicGroup
 from .consumer_group import JOIN_EPOCH, ConsumerGroup, HeartbeatRequest, HeartbeatResponse, TopicInfo

@@ -22,11 +22,11 @@ from ..groups import (
     Member,
     OffsetChange,
     StartPosition,
-    check_group_name,
     checked_position,
     resolve,
 )
 from ..membership import MemberOptions
+from ..names import check_group_name
 from .members import Members, forget_group, give_up, group_directory, groups_with_members, refuse_workers
 from .membership import DirectoryClaim, DirectoryMembership, DirectoryWorkers, noted_server, refuse_served, server_of
 from .offsets import OffsetStore

@@ -27,11 +27,11 @@ from ..groups import (
     Member,
     Silence,
     StartPosition,
-    check_group_name,
     checked_position,
     resolve,
 )
 from ..membership import MemberOptions
+from ..names import check_group_name
 from ..options import QueueOptions
 from .membership import (
     ObjectDeliveries,

@@ -38,7 +38,8 @@ from ...log.reader import Fetched
 from ...log.transactions import marker
 from ...storage.forking import forkable
 from ..base import Store, TopicPartition
-from ..groups import CoordinatorClaim, Member, OffsetChange, check_group_name
+from ..groups import CoordinatorClaim, Member, OffsetChange
+from ..names import check_group_name
 from ..serving import BrokerRegistry, Node, StagedOffset, StoreService, TransactionalIds, TransactionMarker
 from ..settings import log_config
 from .membership import members_of, remove_member
