@@ -156,5 +156,5 @@ def test_commits_that_have_no_room_are_said_once_too(tmp_path: Path) -> None:
             assert committed(peer, "x" * 30_000) is ErrorCode.KAFKA_STORAGE_ERROR
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         assert committed(peer, "x" * 30_000) is ErrorCode.NONE
-        assert len([line for line in broker.said.splitlines() if "ERROR" in line]) == 1, broker.said
+        assert len([line for line in broker.said.splitlines() if " ERROR " in line]) == 1, broker.said
         assert broker.said.count("there is no room") == 1
