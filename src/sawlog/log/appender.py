@@ -673,6 +673,18 @@ class Appender(kernel.AppenderFields):
 
     # --- turns
 
+    def take_turns(self, owner: TurnOwner | None) -> None:
+        """Take turns from now on; None: keep the lock until the log is closed."""
+        self.owner = owner
+
+    def forget_turns(self) -> None:
+        """In a forked child: the turns are the parent's."""
+        self.parked = False
+
+    def disown(self) -> None:
+        """Leave this turn unfinished."""
+        self.disowned = True
+
     def begin_turn(self, *, in_order: bool) -> None:
         """Continue in the log as it was just opened. `in_order`: its last turn had ended."""
         words = self.durability.words

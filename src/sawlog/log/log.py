@@ -721,7 +721,7 @@ class Log(Partition, Closing):
     def _disown(self) -> None:
         """Leave this turn unfinished: every other process examines the log before it writes, and calls its `on_lock`.
         Within `_hold`, before the directory is moved or deleted."""
-        self._writable().disowned = True
+        self._writable().disown()
 
     def _take(self) -> None:
         """Take the writer's lock unless this process has it; `DirectoryLocked` if another process does."""

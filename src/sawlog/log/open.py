@@ -11,7 +11,7 @@ import errno
 import pathlib
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -140,24 +140,27 @@ def become_writer(
     return appender, found.report
 
 
-_waiting = threading.local()
+class _Patience(threading.local):
+    """Limits, in this thread, how long turns are waited for."""
+
+    seconds: float | None = None
+
+    @contextmanager
+    def at_most(self, seconds: float) -> Iterator[None]:
+        """Wait for at most so long within the block."""
+        before, self.seconds = self.seconds, seconds
+        try:
+            yield
+        finally:
+            self.seconds = before
 
 
-@contextmanager
-def waiting_for(seconds: float | None) -> Iterator[None]:
+_patience = _Patience()
+
+
+def waiting_for(seconds: float | None) -> AbstractContextManager[None]:
     """Wait for turns within the block, in this thread, for at most so long; None: as long as appends do."""
-    before = getattr(_waiting, "s", None)
-    if seconds is None:
-        yield
-        return
-    _waiting.s = seconds
-    try:
-        yield
-    finally:
-        if before is None:
-            del _waiting.s
-        else:
-            _waiting.s = before
+    return nullcontext() if seconds is None else _patience.at_most(seconds)
 
 
 def _nothing() -> None:
@@ -263,7 +266,7 @@ class Access:
         if (self.appender is None and self.waiting is None) or self.closed:
             return
         if self.waiting is not None:
-            self.waiting.parked = False
+            self.waiting.forget_turns()
         self._inherited, self.appender, self.waiting = True, None, None
         self.async_appenders = AsyncAppenders()
         self._watchers, self._is_watched, self._looking = (), False, None
@@ -280,7 +283,7 @@ class Access:
     @property
     def _timeout_s(self) -> float | None:
         """Time to wait for a turn in this thread; None if this log takes no turns."""
-        return self.turn_timeout_s if self.turn_timeout_s is None else getattr(_waiting, "s", self.turn_timeout_s)
+        return self.turn_timeout_s if None in (self.turn_timeout_s, _patience.seconds) else _patience.seconds
 
     def writable(self, on_lock: Callable[[], None]) -> Appender:
         """Return the appender. Takes the lock if necessary and then calls `on_lock` before anything else is
@@ -338,7 +341,7 @@ class Access:
                     on_lock()
                     appender.begin()
                     if self.turn_timeout_s is not None:
-                        appender.owner = self
+                        appender.take_turns(self)
                         watch_turn(self)
                 except BaseException:
                     try:
@@ -475,7 +478,7 @@ class Access:
 
     def _use(self, segments: SegmentSet) -> None:
         """Use these segments from now on."""
-        segments.successor = None
+        segments.continue_here()
         self.segments = segments
         self.reader = self._reader_of(segments)
         if self._watchers:
@@ -553,7 +556,7 @@ class Access:
                 if appender.parked and words is not None and words.allows(appender.generation):
                     self.rejoin(appender)
                 if not appender.parked:
-                    appender.owner = None  # this turn lasts until the log is closed
+                    appender.take_turns(None)  # this turn lasts until the log is closed
         except (DirectoryLocked, StorageError):
             pass
         if appender.parked:
