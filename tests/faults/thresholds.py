@@ -67,6 +67,8 @@ TABLE: tuple[Threshold, ...] = (
         "store.base.partition:BATCH_BYTES store.base.topic:BATCH_BYTES "
         "store.base.partition:Partition.writer(batch_bytes) store.base.topic:Topic.writer(batch_bytes) "
         "store.base.topic:Topic._partition_writer(batch_bytes) "
+        "store.directory.forwarding.forwarder:BATCH_BYTES "
+        "store.directory.forwarding.forwarder:Forwarder.writer(batch_bytes) "
         "store.writer:BATCH_BYTES store.writer:Packer.__init__(batch_bytes)",
         100,
         300,
@@ -133,8 +135,7 @@ NOT_VARIED: Mapping[str, str] = {
         "log.index:OFFSET_ENTRY_BYTES log.index:TIME_ENTRY_BYTES log.compaction:_SLOT_BYTES "
         "batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES "
         "store.partitioner:_RECORD_BYTES": "the size of a thing, not a limit",
-        "batch.kernel:ROW_WIDTH storage.words:WORD_BYTES "
-        "storage.published:_WORDS_BYTES": "the size of a thing, not a limit",
+        "batch.kernel:ROW_WIDTH storage.words:WORD_BYTES": "the size of a thing, not a limit",
         "batch.codecs.zstd:_DICTIONARY_ID_BYTES config:KIB config:MIB config:GIB "
         "spark.session:LEAST_VERSION": "no size of the engine",
         "store.base.partition:PAGE_BYTES store.base.partition:STREAM_BYTES": "object storage only; no workload has it",
@@ -170,8 +171,13 @@ NOT_VARIED: Mapping[str, str] = {
         "batch.codecs:DECODER_BYTES batch.codecs:BLOCKS_MAX batch.codecs.zstd:_WINDOW_FREE "
         "batch.codecs.zstd:_WINDOW_MAX batch.codecs:MIB batch.codecs.lz4:_STORED": "what a decoder "
         "refuses or a format says: tests/batch, and `fuzz`",
+        "storage.sockets:_MOST store.directory.forwarding.frames:_MOST_HEAD_BYTES "
+        "store.directory.forwarding.frames:MOST_BODY_BYTES "
         "store.writer:_ROOM_BYTES": "how full a batch may be before the next record begins another: "
         "tests/topics/test_packing.py",
+        "store.directory.forwarding.forwarder:_MESSAGE_BYTES": (
+            "between processes: tests/topics/test_handover_processes.py"
+        ),
         "batch.checksum:_X_TO_THE_8": "a polynomial",
         "batch.checksum:_BLOCK_BYTES": "how CRC-32C is computed where the kernel is not compiled",
         "store.directory.members:_LONGEST store.names:_LONGEST store.directory.transactions.intent:_LONGEST_NAME "

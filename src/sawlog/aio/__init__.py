@@ -56,6 +56,7 @@ def open_async(
     mode: Literal["w", "r"] = "w",
     *,
     maintenance_interval_s: float | None = 60.0,
+    handover_timeout_s: float | None = None,
     lock_timeout: float | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Opening[AsyncStore]:
@@ -64,6 +65,7 @@ def open_async(
     from .store import opening  # imports asyncio, which not every program needs
 
     given: dict[str, Any] = {
+        "handover_timeout_s": handover_timeout_s,
         "lock_timeout": lock_timeout,
         "options": options,
     }

@@ -7,6 +7,7 @@ decoded. The methods are those of `Partition`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from os import PathLike
@@ -18,7 +19,7 @@ from ..config import Isolation, LogConfig
 from ..log.log import Log
 from ..storage import Directory
 from ..store.base import Partition
-from .waiting import Opening, awaited, followed, in_thread, open_in_thread, past_recall, portions, turn, until_durable
+from .waiting import Opening, awaited, followed, in_thread, open_in_thread, past_recall, portions, until_durable
 
 T = TypeVar("T")
 
@@ -28,8 +29,10 @@ class AsyncPartition:
 
     _log: Partition
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, using: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self._log = partition
+        #: Context in which the lock is not released: see `sawlog.store.directory.lock_leases`.
+        self._using = using
 
     @property
     def sync(self) -> Partition:
@@ -82,15 +85,17 @@ class AsyncPartition:
     ) -> int:
         """Append one record and return its offset. Concurrent appends share a batch and its fsync, or a commit. With
         `expect_offset`, append at that offset, in a batch of its own, or raise `OffsetMismatch`."""
-        await self._lock()
-        if expect_offset is not None:
-            return await past_recall(self._log.append, value, key, headers, timestamp, expect_offset)
-        return await self._log.append_async(value, key, headers, timestamp)
+        with self._using():
+            await self._lock()
+            if expect_offset is not None:
+                return await past_recall(self._log.append, value, key, headers, timestamp, expect_offset)
+            return await self._log.append_async(value, key, headers, timestamp)
 
     async def append_many(self, records: Iterable[RecordInput], expect_offset: int | None = None) -> range:
         """Append records as one batch, all or none, and return their offsets. Records are as in `Log.append_many`."""
-        await self._lock()
-        return await self._append_many(records, expect_offset)
+        with self._using():
+            await self._lock()
+            return await self._append_many(records, expect_offset)
 
     async def _append_many(self, records: Iterable[RecordInput], expect_offset: int | None) -> range:
         return await past_recall(self._log.append_many, list(records), expect_offset)
@@ -107,10 +112,11 @@ class AsyncPartition:
     ) -> int:
         """Append one record from an async iterable of chunks and return its offset; see `append_stream` of the
         synchronous partition. In files, the value is never in memory as a whole."""
-        await self._lock()
-        return await self._log.append_stream_async(
-            chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
-        )
+        with self._using():
+            await self._lock()
+            return await self._log.append_stream_async(
+                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+            )
 
     # --- reading
 
@@ -171,9 +177,9 @@ class AsyncLog(AsyncPartition):
         return self._log.durable_offset
 
     async def _lock(self) -> None:
-        """Wait for the turn to write to a log. In a thread: it may involve recovery."""
+        """Lock a log that is locked by its first write. In a thread: it may involve recovery."""
         if not self._log._locked and not self._log.closed:
-            await turn(self._log)
+            await in_thread(_hold, self._log)
 
     async def _reading(self, call: Callable[[], T]) -> T:
         return await in_thread(call) if self._log._is_tiered else call()
@@ -199,6 +205,11 @@ class AsyncLog(AsyncPartition):
     async def close(self) -> None:
         """Sync, and mark the log as closed cleanly. Safe to call twice."""
         await in_thread(self._log.close)
+
+
+def _hold(log: Log) -> None:
+    with log._hold():
+        pass
 
 
 def opening(

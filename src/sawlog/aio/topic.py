@@ -1,12 +1,14 @@
 """`AsyncTopic` and `AsyncDirectoryTopic`: partitions under one name, for asyncio. See the package's docstring for what
 runs where.
 
-In a directory, partitions are written in the event loop during a turn of this process; a thread waits for the turn, up
-to the store's `lock_timeout`. On object storage every call runs in a thread. The methods are those of `Topic`.
+In a directory, partitions that this process has locked are written in the event loop. For others, a thread takes the
+lock or forwards to the process that holds it; while neither is possible, the task sleeps, up to the store's
+`lock_timeout`. On object storage every call runs in a thread. The methods are those of `Topic`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -14,14 +16,19 @@ from typing import TypeVar
 
 from ..batch.inputs import HeadersInput, RecordInput
 from ..batch.kernel import Record
+from ..clock import Deadline
 from ..config import Isolation
-from ..errors import LogClosed
+from ..errors import DirectoryLocked, LogClosed
 from ..log.log import Log
 from ..store.base import Offsets, Position, Topic, check_sole, collected
+from ..store.directory.forwarding.forwarder import Forwarder
 from ..store.directory.topic import DirectoryTopic
 from ..store.settings import Value
 from .partition import AsyncLog, AsyncPartition
-from .waiting import awaited, followed, in_thread, may_block, past_recall, portions, turn, until_durable
+from .waiting import awaited, followed, in_thread, may_block, past_recall, portions, until_durable
+
+#: Pause between attempts to get a lock.
+_PAUSE_S = 0.01
 
 T = TypeVar("T")
 
@@ -199,7 +206,7 @@ class AsyncDirectoryTopic(AsyncTopic):
         return self._topic.settings
 
     def partition(self, number: int) -> AsyncLog:
-        return AsyncLog(self._topic.partition(number))
+        return AsyncLog(self._topic.partition(number), partial(self._topic._partitions.using, number))
 
     async def _append(
         self,
@@ -212,17 +219,24 @@ class AsyncDirectoryTopic(AsyncTopic):
     ) -> Position:
         topic = self._topic
         number = topic._router.place_for(value, key, partition)
+        if expect_offset is not None:
+            with topic._partitions.using(number):
+                appends = await self._reach(number)
+                entry = (value, key, headers, timestamp, expect_offset)
+                return Position(number, await past_recall(appends.append, *entry))
         while True:
-            log = topic.partition(number)
+            log = topic._partitions.held(number)
+            if log is None:
+                appends = await self._reach(number)
+                if not isinstance(appends, Log):
+                    return Position(number, await past_recall(appends.append, value, key, headers, timestamp))
+                log = appends
             try:
-                await turn(log)
-                if expect_offset is not None:
-                    entry = (value, key, headers, timestamp, expect_offset)
-                    return Position(number, await past_recall(log.append, *entry))
                 return Position(number, await log.append_async(value, key, headers, timestamp))
-            except LogClosed:  # closed at this moment to be opened with other settings: nothing is stored
-                if topic.partition(number) is log:
+            except (LogClosed, DirectoryLocked):
+                if topic._partitions.held(number) is log:
                     raise
+                # The lock was released at this moment: nothing is stored.
 
     async def _append_many(
         self, records: list[RecordInput], partition: int | None, expect_offset: int | None
@@ -231,17 +245,19 @@ class AsyncDirectoryTopic(AsyncTopic):
         parts = topic._router.encoded(records, partition)
         if len(parts) > 1:
             check_sole(expect_offset)
-        logs = {number: topic.partition(number) for number in parts}
-        for log in logs.values():
-            await turn(log)
-        if not all(log._locked and log._is_free for log in logs.values()):
-            return await past_recall(topic._append_encoded, parts, expect_offset)
-        placed = {
-            number: log._place_batches(bytearray(parts[number]), wait=False, expect_offset=expect_offset)
-            for number, log in logs.items()
-        }
-        for number, log in logs.items():
-            await until_durable(log, placed[number].stop)
+        with topic._partitions.using(*parts):
+            targets = {number: topic._partitions.held(number) or await self._reach(number) for number in parts}
+            placed: dict[int, range] = {}
+            # Every target is reachable: from here on the append cannot be recalled.
+            for number, target in targets.items():
+                if isinstance(target, Log) and target._is_free:
+                    placed[number] = target._place_batches(parts[number], wait=False, expect_offset=expect_offset)
+                else:
+                    append = partial(target.append_batches, parts[number], expect_offset=expect_offset)
+                    placed[number] = await past_recall(append)
+            for number, target in targets.items():
+                if isinstance(target, Log):
+                    await until_durable(target, placed[number].stop)
         return placed
 
     async def append_stream(
@@ -255,13 +271,31 @@ class AsyncDirectoryTopic(AsyncTopic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
+        open_partitions = self._topic._partitions
         number = self._topic._router.place_for(b"", key, partition)
-        log = self._topic.partition(number)
-        await turn(log)
-        offset = await log.append_stream_async(
-            chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
-        )
+        with open_partitions.using(number):
+            log = await self._waiting(open_partitions.ask_for, number)
+            offset = await log.append_stream_async(
+                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+            )
         return Position(number, offset)
+
+    async def _reach(self, number: int) -> Log | Forwarder:
+        """Return the appender of a partition. Waits if another process holds the lock and accepts no forwarded
+        appends."""
+        return await self._waiting(self._topic._partitions.reach, number)
+
+    async def _waiting(self, reach: Callable[[int], T], number: int) -> T:
+        """Call `reach` until no other process holds the lock."""
+        timeout_s = self._topic._partitions.lock_timeout_s
+        deadline = Deadline(timeout_s)
+        while True:
+            try:
+                return await in_thread(reach, number)
+            except DirectoryLocked as error:
+                if deadline.passed:
+                    raise error.after(timeout_s) from None
+                await asyncio.sleep(_PAUSE_S)
 
     async def _reading(self, call: Callable[[], T]) -> T:
         return await in_thread(call) if may_block(self._logs(None)) else call()

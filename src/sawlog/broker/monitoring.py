@@ -170,7 +170,7 @@ class Scrape:
                 segments.add_metric(labels, len(log.segments))
                 starts.add_metric(labels, log.lowest_offset)
                 ends.add_metric(labels, end)
-                if log.writable:
+                if log._locked:
                     behind.add_metric(labels, max(end - log.durable_offset, 0))
                     behind_bytes.add_metric(labels, log._durable_lag_bytes)
             except SawlogError:

@@ -28,7 +28,6 @@ from ..clock import now_ms
 from ..config import MAX_SEGMENT_BYTES, checked_count
 from ..errors import InvalidRecordType, LogClosed, StorageError, StreamAborted, StreamTooLong
 from ..storage import Storage
-from ..storage.forking import this_process
 from ..storage.interface import Buffer
 from .appender import Appender, check_expected
 from .files import TMP, file_name
@@ -165,7 +164,8 @@ def append_stream(
         if max_bytes is None
         else min(_short_bytes(appender), checked_count("max_bytes", max_bytes, 0, "a number of bytes"))
     )
-    with appender.hold():
+    with appender.lock:
+        appender.check_open()
         if expect_offset is not None:
             check_expected(expect_offset, appender.segments.next_offset)
         with appender.streaming:
@@ -323,13 +323,13 @@ class Spool:
             raise LogClosed(f"the log {self._appender.directory.path} was closed before the stream ended")
 
     def _file(self) -> Storage:
-        """Return the file; created if missing. Its name, which no segment and no other process has, marks it as
-        disposable after a crash."""
+        """Return the file; created if missing. Its name, which no segment can have, marks it as disposable after a
+        crash."""
         with self._appender.lock:
             self._check_kept()
             if self._storage is None:
                 Spool._number += 1
-                self._name = file_name(10**19 + this_process() * 10**6 + Spool._number) + TMP
+                self._name = file_name(10**19 + Spool._number) + TMP
                 self._appender.directory.remove(self._name)
                 self._storage = self._appender.directory.create(self._name)
                 self._storage.append(self._held)
@@ -360,7 +360,8 @@ class Spool:
         """Append the collected value as one record and return its offset; `OffsetMismatch` if that is not the expected
         one."""
         appender = self._appender
-        with appender.hold():
+        with appender.lock:
+            appender.check_open()
             if expect_offset is not None:
                 check_expected(expect_offset, appender.active.segment.tail[0])
             if self._storage is None:

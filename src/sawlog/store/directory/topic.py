@@ -11,8 +11,9 @@ Records of one partition are ordered; those of different partitions are not. A c
 checks and encodes everything and takes all locks first, so it is refused as a whole. A crash or a full disk in the
 middle may still leave the records of some partitions only: use `Store.transaction` for all or nothing.
 
-A partition is read without a lock. Processes that write to it take turns (`sawlog.log.turns`): a write waits until the
-others have had theirs. `DirectoryLocked` after the store's `lock_timeout`, with nothing stored.
+A partition is read without a lock. The first write takes its lock and keeps it while this process is the one that
+writes (`sawlog.store.directory.lock_leases`). If another process holds it, appends are forwarded to that process
+(`sawlog.store.directory.forwarding`); if that process accepts no requests, an append blocks until the lock is released.
 Settings apply when a partition is opened; an open log keeps its settings. All methods are thread-safe.
 """
 
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...config import Isolation, LogConfig
 from ...display import counted, size_text
-from ...errors import LogClosed, SawlogError, StorageError
+from ...errors import DirectoryLocked, LogClosed, SawlogError
 from ...log import slices
 from ...log.log import Log
 from ...log.maintenance import MaintenanceReport
@@ -184,16 +185,18 @@ class DirectoryTopic(base.Topic):
             number = 0
         else:
             number = self._router.place_for(value, key, partition)
-        while True:
-            log = open_partitions.logs.get(number) or open_partitions.partition(number)
+        log = open_partitions.ready.get(number)
+        if log is not None:
             try:
                 return _made(Position, (number, log.append(value, key, headers, timestamp, expect_offset)))
-            except LogClosed:  # closed at this moment to be opened with other settings: nothing is stored
-                if open_partitions.partition(number) is log:
+            except DirectoryLocked:  # it had released its lock, and another process has it now
+                open_partitions.not_ready(number)
+            except LogClosed:  # it was released at this moment: nothing is stored
+                if open_partitions.ready.get(number) is log:
                     raise
-            except StorageError:
-                open_partitions.refresh()  # raises TopicNotFound if the topic was deleted meanwhile
-                raise
+        with open_partitions.using(number):
+            appends = open_partitions.appends(number)
+            return _made(Position, (number, appends.append(value, key, headers, timestamp, expect_offset)))
 
     def append_many(
         self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
@@ -201,20 +204,18 @@ class DirectoryTopic(base.Topic):
         parts = self._router.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
-            with self._partitions.writing():
-                return {number: self._partitions.partition(number).append_many(of_one, expect_offset)}
+            with self._partitions.using(number):
+                return {number: self._partitions.appends(number).append_many(of_one, expect_offset)}
         check_sole(expect_offset)
         return self._append_encoded({number: self._router.encode(each) for number, each in sorted(parts.items())})
 
     def _append_encoded(self, batches: Mapping[int, bytes], expect_offset: int | None = None) -> dict[int, range]:
-        with self._partitions.holding(*batches) as logs:
-            placed = {
-                number: logs[number].append_batches(batch, trusted=True, wait=False, expect_offset=expect_offset)
-                for number, batch in batches.items()
+        with self._partitions.using(*batches):
+            logs = {number: self._partitions.appends(number) for number in batches}  # take every lock before writing
+            return {
+                number: log.append_batches(batches[number], trusted=True, expect_offset=expect_offset)
+                for number, log in logs.items()
             }
-        for number, offsets in placed.items():
-            logs[number]._settle(offsets.stop)
-        return placed
 
     def append_arrow(
         self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
@@ -222,12 +223,9 @@ class DirectoryTopic(base.Topic):
         parts = self._router.split_table(table, partition)
         if len(parts) > 1:
             check_sole(expect_offset)
-        if len(parts) == 1:
-            [(number, of_one)] = parts.items()
-            with self._partitions.writing():
-                return {number: self._partitions.partition(number).append_arrow(of_one, expect_offset)}
-        with self._partitions.holding(*parts) as logs:
-            return {number: logs[number].append_arrow(of_one, expect_offset) for number, of_one in parts.items()}
+        with self._partitions.using(*parts):
+            logs = {number: self._partitions.appends(number) for number in parts}  # take every lock before writing
+            return {number: log.append_arrow(parts[number], expect_offset) for number, log in logs.items()}
 
     def append_stream(
         self,
@@ -241,10 +239,12 @@ class DirectoryTopic(base.Topic):
         expect_offset: int | None = None,
     ) -> Position:
         """Append one record from an iterable of chunks without holding it in memory, and return its position; see
-        `Log.append_stream`. Other processes wait for their turn until the stream ends."""
+        `Log.append_stream`. A stream is not forwarded: if another process holds the partition, this one asks for the
+        lock and blocks until it gets it."""
         number = self._router.place_for(b"", key, partition)
-        with self._partitions.writing():
-            offset = self._partitions.partition(number).append_stream(
+        with self._partitions.using(number):
+            log = self._partitions.wait_for(number)
+            offset = log.append_stream(
                 chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
             )
         return Position(number, offset)
@@ -257,21 +257,21 @@ class DirectoryTopic(base.Topic):
         trusted: bool = False,
         expect_offset: int | None = None,
     ) -> range:
-        with self._partitions.writing():
-            log = self._partitions.partition(partition)
-            return log.append_batches(raw, trusted=trusted, expect_offset=expect_offset)
+        with self._partitions.using(partition):
+            return self._partitions.appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
     def _partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
-        with self._partitions.writing():
-            return self._partitions.partition(partition).writer(batch_bytes, linger_ms)
+        with self._partitions.using(partition):
+            return self._partitions.appends(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         return self._partitions.writer(batch_bytes, linger_ms)
 
     def trim(self, offsets: Mapping[int, int]) -> int:
-        with self._partitions.holding(*offsets) as logs:
+        with self._partitions.using(*offsets):
+            logs = {number: self._partitions.take(number) for number in sorted(offsets)}
             return sum(log.trim(offsets[number]) for number, log in logs.items())
 
     def maintain(self) -> list[MaintenanceReport]:

@@ -1,6 +1,6 @@
-"""Processes that write to the same partitions, forked by one that has Python ready.
+"""Processes that hold partitions and processes that hand over to them, forked by one that has Python ready.
 
-python -m tests.processes.sharing
+python -m tests.processes.handing
 
 It reads one JSON object per line:
 
@@ -10,7 +10,8 @@ It reads one JSON object per line:
 and says one per line: {"tag": TAG, "said": SOMETHING}, first ["started", PID]; {"tag": "", "said": [PID, EXIT CODE]}.
 
 A child with `stop_at` stands still before its n-th call to the disk (those for checkpoints do not count), after it has
-said "stopped"; with `stop_at` 0 it counts them. `after_commit` counts from the one that writes the intent.
+said "stopped"; with `stop_at` 0 it counts them. Of a process that holds partitions those count that it makes when
+others ask for something.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
-from sawlog.errors import SawlogError
+import sawlog.store.directory.store
+from sawlog.errors import DirectoryLocked, SawlogError
 from sawlog.storage import FileDirectory
+from sawlog.store.directory.forwarding.listener import SocketListener
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing.faulty import Call, FaultyDirectory
 
 from .ending import Ending
+from .locking import in_child, refused
 
 Say = Callable[[object], None]
 
@@ -39,11 +43,12 @@ Say = Callable[[object], None]
 class Stopping:
     """A directory that stands still before one of its calls."""
 
-    def __init__(self, path: str, say: Say, stop_at: int, after_commit: int) -> None:
+    def __init__(self, path: str, say: Say, stop_at: int, *, workers_only: bool) -> None:
         self.inner = FileDirectory(path)
         self.directory = FaultyDirectory(self.inner)
         self._say = say
-        self._stop_at, self._after_commit = stop_at, after_commit
+        self._stop_at = stop_at
+        self._workers_only = workers_only
         self.count = 0
         #: Number of the call that was the commit point of a transaction.
         self.committed = 0
@@ -54,41 +59,56 @@ class Stopping:
         self.directory.before = self._before
 
     def _before(self, call: Call) -> None:
-        if "checkpoint" in call.name:
+        name = threading.current_thread().name
+        if "checkpoint" in call.name or (self._workers_only and not name.startswith("sawlog-background-work")):
             return
         with self._lock:
             self.count += 1
-            if call.operation == "replace" and call.name.endswith(".intent"):
+            if call.operation == "rename" and call.name.endswith(".proposal"):
                 self.committed = self.count
             reached = self.count == self._stop_at
-            reached |= self.committed > 0 < self._after_commit == self.count - self.committed
         if reached:
             self._say("stopped")
             time.sleep(600)
 
 
-def opened(path: str, say: Say, stop_at: int | None, after_commit: int = 0) -> tuple[DirectoryStore, Stopping]:
-    """Open a store whose directory stands still on demand."""
-    stopping = Stopping(path, say, stop_at or 0, after_commit)
-    place = path if stop_at is None else stopping.directory
-    return DirectoryStore.open(place, maintenance_interval_s=None), stopping
+def opened(
+    path: str, say: Say, stop_at: int | None, *, workers_only: bool, **options: Any
+) -> tuple[DirectoryStore, Stopping]:
+    """Open a store whose directory stands still on demand and has sockets nevertheless."""
+    stopping = Stopping(path, say, stop_at or 0, workers_only=workers_only)
+    if stop_at is None:
+        return DirectoryStore.open(path, maintenance_interval_s=None, **options), stopping
+    sawlog.store.directory.store.listener_for = lambda _: SocketListener(stopping.inner)
+    return DirectoryStore.open(stopping.directory, maintenance_interval_s=None, **options), stopping
 
 
 # --- roles
 
 
-def hold(say: Say, path: str, topic: str, partitions: list[int]) -> None:
-    """Keep the turns of partitions until SIGTERM."""
-    store = DirectoryStore.open(path, maintenance_interval_s=None)
+def hold(
+    say: Say, path: str, topic: str, partitions: list[int], stop_at: int | None = None, busy: bool = False
+) -> None:
+    """Keep partitions until SIGTERM; a busy one appends to them all the time."""
+    store, stopping = opened(path, say, stop_at, workers_only=True)
     ended = Ending()
     ended.listen()
-    with ExitStack() as held:
-        for number in partitions:
-            held.enter_context(store[topic].partition(number)._hold())
+    for number in partitions:
+        try:
+            store[topic].partition(number).append(b"held")  # through the log, so that it is kept
+        except DirectoryLocked:
             store[topic].append(b"held", partition=number)
-        say("ready")
-        ended.wait(None)
+    stopping.arm()
+    say("ready")
+    count = 0
+    while not ended.wait(0.001 if busy else None):
+        for number in partitions:
+            value = b"own %d %d" % (os.getpid(), count)
+            store[topic].append(value, partition=number)
+            say(f"stored {number} {value.decode()}")
+        count += 1
     store.close()
+    say(stopping.count)
 
 
 def commit(
@@ -100,12 +120,11 @@ def commit(
     name: str | None = None,
     sequence: int | None = None,
     stop_at: int | None = None,
-    after_commit: int = 0,
     timeout_s: float = 20.0,
     size: int = 0,
 ) -> None:
     """One transaction; say what became of it."""
-    store, stopping = opened(path, say, stop_at, after_commit)
+    store, stopping = opened(path, say, stop_at, workers_only=False)
     try:
         tx = store.transaction(name, sequence, lock_timeout_s=timeout_s)
         for number in partitions:
@@ -120,8 +139,17 @@ def commit(
     say([stopping.count, stopping.committed])
 
 
+def append(say: Say, path: str, topic: str, partition: int, value: str, timeout_s: float = 20.0) -> None:
+    """One append; say what became of it."""
+    with DirectoryStore.open(path, maintenance_interval_s=None, handover_timeout_s=timeout_s) as store:
+        try:
+            say(store[topic].append(value.encode(), partition=partition).offset)
+        except SawlogError as error:
+            say(type(error).__name__)
+
+
 def stream(say: Say, path: str, topic: str, tag: str, form: str, first: int = 0, count: int | None = None) -> None:
-    """Append numbered records in one form until the count is reached, then stay; say which are acknowledged."""
+    """Append numbered records in one form until the count is reached, or it is killed; say which are acknowledged."""
     store = DirectoryStore.open(path, maintenance_interval_s=None)
     into = store[topic]
     number = first
@@ -143,13 +171,32 @@ def stream(say: Say, path: str, topic: str, tag: str, form: str, first: int = 0,
                     tx.append(into, value.encode(), partition=each)
         say(f"stored {partition} {value}")
         number += 1
-    time.sleep(600)
+    store.close()
+
+
+def fork(say: Say, path: str, topic: str, partition: int) -> None:
+    """A process that has handed over forks: its child may not use its connections, and opens a store of its own."""
+    store = DirectoryStore.open(path, maintenance_interval_s=None)
+    store[topic].append(b"parent", partition=partition)
+
+    def child() -> None:
+        refused(lambda: store[topic].append(b"with the parent's store", partition=partition))
+        with DirectoryStore.open(path, maintenance_interval_s=None) as own:
+            own[topic].append(b"child", partition=partition)
+        store.close()
+
+    in_child(child)
+    store[topic].append(b"parent again", partition=partition)
+    store.close()
+    say("done")
 
 
 ROLES: dict[str, Callable[..., None]] = {
     "hold": hold,
     "commit": commit,
+    "append": append,
     "stream": stream,
+    "fork": fork,
 }
 
 

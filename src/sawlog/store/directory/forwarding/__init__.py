@@ -1,0 +1,1 @@
+"""Forwarding of appends and transactions to the process that holds a partition's lock."""
