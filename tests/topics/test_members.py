@@ -11,7 +11,7 @@ from sawlog import clock as clock_module
 from sawlog.errors import InvalidConfig
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
 from sawlog.store.directory.members import Members, forget_group, give_up, group_directory, groups_with_members
-from sawlog.store.groups import check_group_name
+from sawlog.store.names import check_group_name
 
 from ..looping import for_each
 
