@@ -135,7 +135,9 @@ NOT_VARIED: Mapping[str, str] = {
         "log.index:OFFSET_ENTRY_BYTES log.index:TIME_ENTRY_BYTES log.compaction:_SLOT_BYTES "
         "batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES "
         "store.partitioner:_RECORD_BYTES": "the size of a thing, not a limit",
-        "batch.kernel:ROW_WIDTH storage.words:WORD_BYTES": "the size of a thing, not a limit",
+        "storage.words:_MOST_WAITERS": "a limit of the system call",
+        "batch.kernel:ROW_WIDTH storage.words:WORD_BYTES "
+        "storage.published:_BELL_BYTES": "the size of a thing, not a limit",
         "batch.codecs.zstd:_DICTIONARY_ID_BYTES config:KIB config:MIB config:GIB "
         "spark.session:LEAST_VERSION": "no size of the engine",
         "store.base.partition:PAGE_BYTES store.base.partition:STREAM_BYTES": "object storage only; no workload has it",
