@@ -206,7 +206,7 @@ def disturb(path: Path, seed: str, durability: str, processes: int, acts: int) -
 def test_acknowledged_records_survive_kills_stops_and_failed_fsyncs(tmp_path: Path) -> None:
     seed = f"history {seed_of_this_run()}"
     chance = random.Random(seed)
-    disturb(tmp_path / "store", seed, chance.choice(["os", "always"]), chance.randint(2, 3), acts=20)
+    disturb(tmp_path / "store", seed, chance.choice(["os", "always"]), chance.randint(2, 3), acts=8)
 
 
 @pytest.mark.slow
