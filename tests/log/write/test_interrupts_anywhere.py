@@ -72,7 +72,7 @@ def test_a_producers_batch_is_stored_once_whenever_an_interrupt_comes(config: Lo
             assert [record.value for record in log.scan()] == [b"before", *values, b"after"], when
             assert log.verify(), when
             fired += interrupter.done
-    assert fired > (100 if most is None else 0)  # a sample may hit few moments that exist
+    assert fired > (50 if most is None else 0)  # a flush has about 80 moments; a sample may hit few of them
 
 
 @pytest.mark.alternating
@@ -93,7 +93,7 @@ def test_a_writers_records_are_stored_once_whenever_a_flush_is_interrupted(confi
             writer.flush()
             assert [record.value for record in log.scan()] == [b"before", b"one", b"two", b"after"], when
             fired += interrupter.done
-    assert fired > (100 if most is None else 0)  # a sample may hit few moments that exist
+    assert fired > (50 if most is None else 0)  # a flush has about 80 moments; a sample may hit few of them
 
 
 @pytest.mark.sampled(2)  # of the configurations
