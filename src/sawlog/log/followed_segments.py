@@ -107,8 +107,6 @@ class FollowedSegmentSet(SegmentSet):
         with self._refreshing:
             if self._is_unchanged():
                 return False
-            if self._take_appended():
-                return True
             before = self._state()
             for _ in range(100):  # files may come and go meanwhile; the writer pauses eventually
                 try:
@@ -157,26 +155,6 @@ class FollowedSegmentSet(SegmentSet):
             return stamp == self.directory.stamp() and known == (self.active.storage.size if told is None else told)
         except StorageError:
             return False
-
-    def _take_appended(self) -> bool:
-        """Add the batches up to a new published end, if nothing but appends to the active segment has happened since
-        the last listing: no name changed, and no leader epoch began. Followers do this after every append. Return False
-        if the directory has to be listed again."""
-        stamp, before = self._last_listing[0], self._published_end
-        if stamp is None or before is None or self._published is None or self.lowest_offset >= before[0]:
-            return False
-        try:
-            told = self._published.load()
-            if told is None or told[1] != before[1] or told[0] < before[0] or stamp != self.directory.stamp():
-                return False
-            self._published_end = told
-            if not self._add_complete_batches(self.active) or self.active.next_offset != told[0]:
-                return False
-        except StorageError:
-            return False
-        self.visible_offset = told[0]
-        self._last_listing = stamp, told
-        return True
 
     def _reload(self) -> None:
         stamp = self.directory.stamp()

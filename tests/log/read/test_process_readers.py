@@ -22,7 +22,6 @@ from sawlog import Log, LogConfig
 from sawlog.errors import LogNotFound, OffsetOutOfRange
 from sawlog.log import recovery
 from sawlog.log.followed_segments import FollowedSegmentSet
-from sawlog.storage import FileDirectory
 
 from ...processes import content
 from ...processes.launch import PATIENCE_S, finish, ready, start
@@ -317,31 +316,3 @@ def test_opening_what_is_not_there_leaves_nothing_open(tmp_path: Path) -> None:
             with pytest.raises(LogNotFound):
                 Log.open(tmp_path / name, mode="r")
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_reader_lists_the_directory_only_if_names_have_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Followers look after every append."""
-    listed: list[None] = []
-    names = FileDirectory.names
-
-    def count(directory: FileDirectory) -> list[str]:
-        listed.append(None)
-        return names(directory)
-
-    with Log.open(tmp_path, LogConfig(durability="os", segment_bytes=2000)) as log:
-        log.append(b"first")
-        # Nothing is named in this test while the clock of the file system stands still.
-        monkeypatch.setattr(FileDirectory, "stamp", lambda directory: os.fstat(directory.fd).st_mtime_ns)
-        monkeypatch.setattr(FileDirectory, "names", count)
-        with Log.open(tmp_path, mode="r") as reader:
-            before = len(listed)
-            for number in range(1, 10):
-                log.append(b"%d" % number)
-                assert reader.next_offset == number + 1
-                assert reader[-1].value == b"%d" % number
-            assert len(listed) == before
-            log.append(bytes(1900))  # in the next segment
-            assert reader.next_offset == 11
-            assert len(listed) > before
