@@ -81,6 +81,7 @@ def test_that_hangs():
         file.write(str(child.pid))
     wait_forever()
 
+@pytest.mark.late  # else its worker may be killed by one of the other tests
 def test_after():
     atexit.register(wait_forever)
 """
