@@ -121,6 +121,12 @@ def test_the_configuration_in_the_how_to_guide_about_services_is_valid(place: Pa
     assert changed(BrokerConfig(), read_toml(place / "sawlog.toml")).allow_anonymous
 
 
+def test_the_how_to_guide_about_services_names_the_pages_that_the_broker_has() -> None:
+    """tests/broker/test_serve.py asks for them."""
+    named = re.findall(r"`(?:GET )?(/(?:health|ready|metrics)\w*)`", HOW_TO["run-as-a-service.md"])
+    assert sorted(named) == ["/healthz", "/metrics", "/readyz"]
+
+
 # --- common to all pages
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sawlog.storage import words as words_module
-from sawlog.storage.words import MappedWords, WaitPoint, Words, wait_any
+from sawlog.storage.words import WaitPoint, Words, wait_any
 
 from ..processes.launch import PATIENCE_S, finish, ready, start
 from .worded import COUNT, KINDS, POSITION, opened
@@ -59,7 +59,7 @@ def test_a_number_that_does_not_fit_is_refused(words: Words, number: int) -> Non
 
 
 def test_every_kind_sees_the_stores_of_every_other(path: Path) -> None:
-    with opened("futex", path) as one, opened("file", path) as other:
+    with opened("futex", path) as one, opened("polled", path) as other:
         one[0], other[1] = 7, 8
         assert (other[0], one[1]) == (7, 8)
 
@@ -149,11 +149,9 @@ def test_a_signal_handler_that_raises_ends_a_wait(words: Words) -> None:
 @pytest.mark.parametrize("count", [1, 3, 200])
 def test_a_wait_for_several_words_ends_with_a_change_of_any(kind: str, tmp_path: Path, count: int) -> None:
     """More words than the kernel can wait for are polled."""
-    if kind == "file":
-        pytest.skip("only mapped words can be waited for together")
     with ExitStack() as stack:
         files = [stack.enter_context(opened(kind, tmp_path / str(number))) for number in range(min(count, 3))]
-        points = [WaitPoint(mapped(files[number % 3]), number % COUNT, 0) for number in range(count)]
+        points = [WaitPoint(files[number % 3], number % COUNT, 0) for number in range(count)]
         last = points[-1]
 
         def change() -> None:
@@ -170,18 +168,11 @@ def test_a_wait_for_several_words_ends_with_a_change_of_any(kind: str, tmp_path:
 
 
 def test_a_wait_for_several_words_ends_with_its_time(kind: str, path: Path) -> None:
-    if kind == "file":
-        pytest.skip("only mapped words can be waited for together")
     with opened(kind, path) as words:
-        points = [WaitPoint(mapped(words), at, 0) for at in range(2)]
+        points = [WaitPoint(words, at, 0) for at in range(2)]
         began = time.monotonic()
         while time.monotonic() - began < 0.02:
             wait_any(points, 0.02)
-
-
-def mapped(words: Words) -> MappedWords:
-    assert isinstance(words, MappedWords)
-    return words
 
 
 def test_words_are_polled_where_the_system_call_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,4 +195,4 @@ def test_unaligned_words_are_refused(path: Path) -> None:
     with path.open("r+b") as file:
         view = memoryview(mmap.mmap(file.fileno(), 65))
         with pytest.raises(ValueError, match="aligned"):
-            MappedWords(view[1:])
+            Words(view[1:])

@@ -36,7 +36,7 @@ from ..batch.kernel import SLOTS_BYTES, Slots
 from ..errors import StorageError
 from .interface import Directory, Published
 from .system import Handle, boot_id, maps_safely
-from .words import WORD_BYTES, MappedWords, WaitPoint
+from .words import WORD_BYTES, WaitPoint, Words
 
 _TITLE = b"sawlog\0\0"
 _BOOT_AT, _SLOTS_AT = 8, 64
@@ -60,7 +60,7 @@ class PublishedFile:
 
     def __init__(self, handle: Handle, *, writable: bool) -> None:
         self._handle: Handle | None = None
-        self._bell: MappedWords | None = None
+        self._bell: Words | None = None
         self._slots: Slots
         self._writable = writable
         if writable and not is_published(handle.fd):
@@ -76,7 +76,7 @@ class PublishedFile:
             handle.close()
             self._slots = Slots(view[_SLOTS_AT:], _secret(), writable)
             if bell:
-                self._bell = MappedWords(bell)
+                self._bell = Words(bell)
                 self._slots.ring_if(bell.cast("I"), partial(_ring, self._bell))
             self.slots = self._slots
             self.store = self._slots.store  # bound directly, to save a call per append
@@ -148,7 +148,7 @@ class PublishedFile:
         self.slots, self.store, self._bell = None, self._slots.store, None
 
 
-def _ring(bell: MappedWords) -> None:
+def _ring(bell: Words) -> None:
     """Wake all readers."""
     bell[_FOLLOWED] = 0
     bell[_WAKE] = (bell[_WAKE] + 1) % 2**32

@@ -1,15 +1,14 @@
 """Words: 32-bit numbers in a file that several processes share, and sleeping until one of them changes.
 
 ```python
-words = MappedWords(view)             # a slice of a shared mapping
+words = Words(view)             # a slice of a shared mapping
 words[2] = 7                          # a single store: other processes see the old number or the new one
 words.wait(2, 7, seconds)             # sleeps while the word is 7
 words.wake(2)                         # wakes every process that sleeps on the word
 ```
 
-On Linux a process sleeps in the kernel (futex), and `wake` takes effect within microseconds. Elsewhere, and where the
-file cannot be mapped (`FileWords`), it looks at the word every half millisecond, and `wake` does nothing. `wait_any`
-sleeps on words of several files at once.
+On Linux a process sleeps in the kernel (futex), and `wake` takes effect within microseconds. Elsewhere it looks at the
+word every half millisecond, and `wake` does nothing. `wait_any` sleeps on words of several files at once.
 
 The kernel compares the word with the expected number before it puts the process to sleep, so a wake-up is never lost if
 the word changes before `wake` is called:
@@ -29,11 +28,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import platform
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -119,33 +116,7 @@ def _find_waitv() -> Callable[[object, int, object], int] | None:
 _waitv = _find_waitv()
 
 
-class Words(ABC):
-    """Words that several processes read and write without a lock."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def __getitem__(self, at: int) -> int:
-        """Return a word."""
-
-    @abstractmethod
-    def __setitem__(self, at: int, number: int) -> None:
-        """Replace a word, from 0 to 2**32 - 1."""
-
-    def wait(self, at: int, number: int, seconds: float) -> bool:
-        """Sleep while the word is `number`, for at most `seconds`; return True if it has changed. May return early."""
-        deadline = Deadline(seconds)
-        while self[at] == number:
-            if deadline.passed:
-                return False
-            pause(deadline.at_most(POLL_S))
-        return True
-
-    def wake(self, at: int) -> None:
-        """Wake every thread of every process that sleeps on this word. Change the word first. No-op: they poll."""
-
-
-class MappedWords(Words):
+class Words:
     """Words in a shared mapping, which this object keeps alive. A read-only mapping is enough to sleep."""
 
     __slots__ = ("_address", "_words")
@@ -157,31 +128,41 @@ class MappedWords(Words):
             raise ValueError("words must be aligned to four bytes")
 
     def __getitem__(self, at: int) -> int:
+        """Return a word."""
         return self._words[at]
 
     def __setitem__(self, at: int, number: int) -> None:
+        """Replace a word, from 0 to 2**32 - 1."""
         self._words[at] = number
 
     def wait(self, at: int, number: int, seconds: float) -> bool:
-        """See `Words.wait`."""
+        """Sleep while the word is `number`, for at most `seconds`; return True if it has changed. May return early."""
         if self._words[at] != number:
             return True
         if _futex is None:
-            return super().wait(at, number, seconds)
+            return self._poll(at, number, seconds)
         whole = max(int(seconds), 0)
         timeout = _Timespec(whole, max(int((seconds - whole) * 1e9), 0))
         if _futex(self.address(at), _FUTEX_WAIT, number, ctypes.byref(timeout)) != 0:
             code = ctypes.get_errno()
             if code not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):  # such as ENOSYS in a sandbox
-                return super().wait(at, number, seconds)
+                return self._poll(at, number, seconds)
         return self._words[at] != number
+
+    def _poll(self, at: int, number: int, seconds: float) -> bool:
+        deadline = Deadline(seconds)
+        while self._words[at] == number:
+            if deadline.passed:
+                return False
+            pause(deadline.at_most(POLL_S))
+        return True
 
     def address(self, at: int) -> int:
         """Return the address of a word in memory."""
         return self._address + WORD_BYTES * at
 
     def wake(self, at: int) -> None:
-        """See `Words.wake`."""
+        """Wake every thread of every process that sleeps on this word. Change the word first."""
         if _futex is not None:
             _futex(self.address(at), _FUTEX_WAKE, _EVERYONE, None)
 
@@ -189,7 +170,7 @@ class MappedWords(Words):
 class WaitPoint(NamedTuple):
     """A word to sleep on while it is `number`."""
 
-    words: MappedWords
+    words: Words
     at: int
     number: int
 
@@ -218,20 +199,3 @@ def wait_any(points: Sequence[WaitPoint], seconds: float) -> None:
     deadline = Deadline(seconds)
     while not deadline.passed and not any(each.has_changed for each in points):
         pause(deadline.at_most(POLL_S))
-
-
-class FileWords(Words):
-    """Words in a file that must not be mapped, from `position` on. The caller keeps the descriptor open."""
-
-    __slots__ = ("_fd", "_position")
-
-    def __init__(self, fd: int, position: int) -> None:
-        self._fd, self._position = fd, position
-
-    def __getitem__(self, at: int) -> int:
-        """Return a word; 0 if the file does not reach that far."""
-        found = os.pread(self._fd, WORD_BYTES, self._position + WORD_BYTES * at)
-        return int.from_bytes(found, sys.byteorder)
-
-    def __setitem__(self, at: int, number: int) -> None:
-        os.pwrite(self._fd, number.to_bytes(WORD_BYTES, sys.byteorder), self._position + WORD_BYTES * at)
