@@ -14,12 +14,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..clock import now_ms
-from ..errors import InvalidRecord, InvalidRecordType
+from ..errors import CorruptBatch, InvalidRecord, InvalidRecordType
 from . import kernel
 from .checksum import crc32c
-from .compression import DEFAULT_MAX, codec_id, compress
-from .header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from .compression import DEFAULT_MAX, codec_id, compress, decompress
+from .header import (
+    ATTRIBUTES,
+    BASE,
+    BASE_SEQUENCE,
+    BASE_TIME,
+    BODY,
+    BODY_END,
+    COMPRESSION_MASK,
+    COUNT,
+    HEADER_BYTES,
+    LEADER_EPOCH,
+    MAX_TIME,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    TIMESTAMP_TYPE_BIT,
+    Rows,
+)
 from .inputs import RecordInput, record_error
+from .read import MALFORMED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -216,3 +233,42 @@ def encode(
     batch = encoder.many(records, producer).data
     kernel.patch_place(batch, 0, base_offset, 0)
     return bytes(batch)
+
+
+def head_of(
+    view: memoryview, row: Rows, offset: int, compression: str, compression_level: int | None, max_bytes: int
+) -> bytes:
+    """Rebuild the batch of a header row with only its records below `offset`, byte for byte unchanged. A batch that is
+    compressed with `compression` gets that level, others the default. `CorruptBatch` if it cannot be read."""
+    base, attributes = int(row[BASE]), int(row[ATTRIBUTES])
+    body, start, end = view, int(row[BODY]), int(row[BODY_END])
+    codec = attributes & COMPRESSION_MASK
+    if codec:
+        body = decompress(codec, view[start:end], max_bytes=max_bytes)
+        start, end = 0, len(body)
+    count, end, newest = kernel.head_of(body, start, end, int(row[COUNT]), offset - base, int(row[BASE_TIME]))
+    if count < 0:
+        raise CorruptBatch(MALFORMED)
+    level = compression_level if codec == codec_id(compression) else None
+    packed = compress(codec, body[start:end], level, max_bytes=max_bytes) if codec else None
+    if packed is None:
+        attributes, packed = attributes & ~COMPRESSION_MASK, body[start:end]
+    made = bytearray(HEADER_BYTES + len(packed))
+    made[HEADER_BYTES:] = packed
+    kernel.write_header(
+        memoryview(made),
+        0,
+        base,
+        len(made),
+        int(row[LEADER_EPOCH]),
+        attributes,
+        offset - 1 - base,
+        int(row[BASE_TIME]),
+        int(row[MAX_TIME]) if attributes & TIMESTAMP_TYPE_BIT else newest,
+        int(row[PRODUCER_ID]),
+        int(row[PRODUCER_EPOCH]),
+        int(row[BASE_SEQUENCE]),
+        count,
+    )
+    kernel.patch_crc(memoryview(made), 0, crc32c(memoryview(made)[21:]))
+    return bytes(made)

@@ -33,33 +33,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from ..batch import kernel
-from ..batch.checksum import crc32c
-from ..batch.compression import codec_id, compress, decompress
-from ..batch.header import (
-    ATTRIBUTES,
-    BASE,
-    BASE_SEQUENCE,
-    BASE_TIME,
-    BODY,
-    BODY_END,
-    COMPRESSION_MASK,
-    COUNT,
-    HEADER_BYTES,
-    LEADER_EPOCH,
-    MAX_TIME,
-    POSITION,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
-    SIZE,
-    TIMESTAMP_TYPE_BIT,
-)
-from ..batch.read import MALFORMED
+from ..batch.build import head_of
+from ..batch.header import BASE, POSITION, SIZE
 from ..config import MAX_SEGMENT_BYTES, LogConfig
-from ..errors import CorruptBatch, RecordTooLarge, SawlogError, StorageError
+from ..errors import RecordTooLarge, SawlogError, StorageError
 from ..storage import Directory
 from ..storage.counters import count
 from ..storage.forking import forkable
-from .batches import MAX_SPAN, Chunk
+from .batches import MAX_SPAN
 from .durability import Durability, Tail
 from .epochs import Epochs
 from .files import INDEX, LOG, TIME_INDEX, TMP, TXN_INDEX, file_name, segment_base
@@ -350,46 +331,11 @@ def find_cut_point(segment: Segment, offset: int, config: LogConfig) -> CutPoint
         position = chunk.origin + int(row[POSITION])
         if row[BASE] >= offset:
             return CutPoint(segment, offset, position, b"", position, offset)
-        rest = _head_of(chunk, offset, config)
+        rest = head_of(
+            chunk.view, row, offset, config.compression, config.compression_level, config.max_decompressed_bytes
+        )
         return CutPoint(segment, offset, position, rest, position + int(row[SIZE]), int(row[BASE]))
     return CutPoint(segment, offset, segment.size, b"", segment.size, offset)
-
-
-def _head_of(chunk: Chunk, offset: int, config: LogConfig) -> bytes:
-    """Rebuild the first batch of a chunk with only its records below `offset`, byte for byte unchanged."""
-    row = chunk.rows[0]
-    base, attributes = int(row[BASE]), int(row[ATTRIBUTES])
-    body, start, end = chunk.view, int(row[BODY]), int(row[BODY_END])
-    codec = attributes & COMPRESSION_MASK
-    if codec:
-        body = decompress(codec, chunk.view[start:end], max_bytes=config.max_decompressed_bytes)
-        start, end = 0, len(body)
-    count, end, newest = kernel.head_of(body, start, end, int(row[COUNT]), offset - base, int(row[BASE_TIME]))
-    if count < 0:
-        raise CorruptBatch(MALFORMED)
-    level = config.compression_level if codec == codec_id(config.compression) else None
-    packed = compress(codec, body[start:end], level, max_bytes=config.max_decompressed_bytes) if codec else None
-    if packed is None:
-        attributes, packed = attributes & ~COMPRESSION_MASK, body[start:end]
-    made = bytearray(HEADER_BYTES + len(packed))
-    made[HEADER_BYTES:] = packed
-    kernel.write_header(
-        memoryview(made),
-        0,
-        base,
-        len(made),
-        int(row[LEADER_EPOCH]),
-        attributes,
-        offset - 1 - base,
-        int(row[BASE_TIME]),
-        int(row[MAX_TIME]) if attributes & TIMESTAMP_TYPE_BIT else newest,
-        int(row[PRODUCER_ID]),
-        int(row[PRODUCER_EPOCH]),
-        int(row[BASE_SEQUENCE]),
-        count,
-    )
-    kernel.patch_crc(memoryview(made), 0, crc32c(memoryview(made)[21:]))
-    return bytes(made)
 
 
 def truncate_segment(directory: Directory, config: LogConfig, point: CutPoint) -> Segment:

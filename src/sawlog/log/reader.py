@@ -24,6 +24,7 @@ import numpy as np
 
 from ..batch import kernel
 from ..batch import read as batch_read
+from ..batch.build import head_of
 from ..batch.header import (
     ATTRIBUTES,
     BASE,
@@ -518,12 +519,32 @@ class Reader:
         for _, chunk in self._limited(start, end, max(max_bytes, 1)):
             if buffers and chunk.rows[0, BASE] < following:
                 break  # batches were merged meanwhile; the next page begins with one that contains some of this one
-            buffers.append(_bytes_of(chunk.view, chunk.rows))
             following = int(chunk.rows[-1, LAST]) + 1
+            if following > end:
+                following = end
+                buffers += self._shortened(chunk, end)
+            else:
+                buffers.append(_bytes_of(chunk.view, chunk.rows))
             special = special or bool((chunk.rows[:, ATTRIBUTES] & TRANSACTIONAL_BIT).any())
         ended = segments.transaction_view.aborted(start, following - 1) if special and committed else ()
         aborted = tuple((each.producer_id, each.first_offset) for each in ended)
         return Fetched(tuple(buffers), following, stable, aborted, start, self._place)
+
+    def _shortened(self, chunk: Chunk, end: int) -> Iterator[memoryview]:
+        """Batches up to `end`, where a truncation that is not complete will cut the last one through."""
+        config = self.config
+        if len(chunk.rows) > 1:
+            yield _bytes_of(chunk.view, chunk.rows[:-1])
+        yield memoryview(
+            head_of(
+                chunk.view,
+                chunk.rows[-1],
+                end,
+                config.compression,
+                config.compression_level,
+                config.max_decompressed_bytes,
+            )
+        )
 
     def _remote_page(self, start: int, max_bytes: int, committed: bool) -> Fetched:
         """Return a page from the replica. It ends where the local segments begin: above that offset, the replica may

@@ -343,3 +343,26 @@ def test_power_cut_after_trim_leaves_a_log_that_ends_where_it_starts_or_later(mo
     again = Log.open(left)
     assert (again.lowest_offset, values(again)) == seen
     assert seen in [(2, [b"2"]), (2, [b"2", b"3"])]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_pages_end_at_the_visible_end_while_a_batch_is_cut_through(compression: str) -> None:
+    disk = FaultyStorage()
+    log = Log.open(disk.plain, LogConfig(compression=compression, segment_age_ms=None))
+    for i in range(4):
+        log.append_many([b"%d-%d" % (i, j) for j in range(3)])
+    seen: list[int] = []
+
+    def look(step: Step) -> None:
+        for reader in (log, Log.open(disk.plain, mode="r")):
+            records, paged, at = list(reader.scan()), [], 0
+            while (page := reader.fetch(at, 1)).next_offset > at:
+                paged += page.records()
+                at = page.next_offset
+            seen.append(at)
+            assert paged == records
+
+    disk.watch = look
+    log.truncate(7)
+    disk.watch = None
+    assert set(seen) == {12, 7}

@@ -525,6 +525,8 @@ class FastReader:
             left -= len(found[0])
             if not found[2] or following >= end or left <= 0:
                 break
+        if following > end:  # a truncation that is not complete will cut the last batch through
+            return None
         aborted: tuple = ()
         if special and committed:
             ended: list = segments.transaction_view.aborted(offset, following - 1)
