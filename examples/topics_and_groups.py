@@ -18,7 +18,7 @@ with sawlog.open(sys.argv[1]) as store, store.consumer("billing", ["orders"], au
 """
 
 with TemporaryDirectory() as directory, sawlog.open(directory) as store:
-    orders = store.create_topic("orders", partitions=4, retention_ms=7 * 86_400_000)
+    orders = store.create_topic("orders", partitions=4, retention_ms="7d")
     for number in range(100):
         orders.append(b"order %d" % number, key=b"customer %d" % (number % 10))
     partitions = {orders.append(b"one more", key=b"customer 7").partition for _ in range(3)}

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sawlog.cli.parsing import duration_ms, size_bytes, time_ms
+from sawlog.cli.parsing import time_ms
 from sawlog.display import count_text, duration_text, rate_text, size_text, time_text
+from sawlog.units import duration_ms, size_bytes
 
 from ..looping import for_each
 

@@ -215,6 +215,34 @@ def test_a_topic_has_a_sensible_number_of_partitions(place: StorePlace, partitio
     assert store.topics() == []
 
 
+def test_settings_take_units_as_on_the_command_line(place: StorePlace) -> None:
+    store = place.open()
+    made = store.create_topic("orders", retention_ms="7d", segment_bytes="64MiB", **{"segment.ms": "1h30m"})  # type: ignore[arg-type]
+    assert made.settings == {"retention.ms": 604_800_000, "segment.bytes": 64 << 20, "segment.ms": 5_400_000}
+    assert store.alter_topic("orders", retention_ms="-1").settings["retention.ms"] == -1
+    with pytest.raises(InvalidConfig, match=r"retention.ms must be an integer, at least -1, not '7y'.*1h30m"):
+        store.alter_topic("orders", retention_ms="7y")
+    with pytest.raises(InvalidConfig, match="64KiB"):
+        store.alter_topic("orders", retention_bytes="7d")
+
+
+def test_creating_a_topic_again_names_the_way_to_allow_it(place: StorePlace) -> None:
+    store = place.open()
+    store.create_topic("orders")
+    with pytest.raises(TopicExists, match="exist_ok=True"):
+        store.create_topic("orders")
+
+
+def test_a_mistyped_topic_gets_a_suggestion(place: StorePlace) -> None:
+    store = place.open()
+    store.create_topic("orders")
+    store.create_topic("billing")
+    with pytest.raises(TopicNotFound, match=r"did you mean 'orders'\?"):
+        store.topic("ordres")
+    with pytest.raises(TopicNotFound, match="its topics are billing, orders"):
+        store.topic("zzz")
+
+
 def test_wrong_settings_make_no_topic(place: StorePlace) -> None:
     store = place.open()
     with pytest.raises(InvalidConfig, match="retention"):

@@ -54,6 +54,7 @@ from ..log.writer import BATCH_BYTES, recipe_of
 from ..store import settings
 from ..store.base import Partition, Position, SegmentInfo
 from ..store.base.partition import unsupported
+from ..store.names import did_you_mean
 from ..store.partitioner import Router
 from ..store.writer import Packer
 from .client import EARLIEST, LATEST, Cluster, TopicPartition, admin, by_topic, check, consumer, producer
@@ -155,7 +156,7 @@ class RemoteStore:
         def attempt() -> Any:
             [found] = self._cluster.metadata([name]).topics
             if found.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
-                raise TopicNotFound(f"no topic {name!r} at {self.path}")
+                raise TopicNotFound(f"no topic {name!r} at {self.path}{did_you_mean(name, self.topics())}")
             check(found.error_code, f"the topic {name!r} at {self.path}")
             return found
 

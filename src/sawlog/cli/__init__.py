@@ -149,5 +149,6 @@ def message_of(error: BaseException) -> str:
         text = str(error.args[0])
     else:
         text = str(error) or type(error).__name__
-    advice = next((f"; {hint}" for kind, hint in _HINTS if isinstance(error, kind)), "")
-    return " ".join(text.split()) + advice
+    advice = next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
+    separator = "" if not advice else " " if text.endswith("?") else "; "
+    return " ".join(text.split()) + separator + advice

@@ -34,10 +34,10 @@ from ..errors import CorruptBatch, OffsetOutOfRange, SawlogError
 from ..log.log import Log
 from ..log.verify import missing_ends
 from ..storage.system import sync_data
+from ..units import size_bytes
 from . import FAILED
 from .options import MaybeData, MaybeDirectoryData, Output, option, parsed
 from .output import Column, Printer, columns
-from .parsing import size_bytes
 from .places import open_directory, open_groups_log
 from .produce import Compression
 

@@ -13,10 +13,11 @@ import typer
 
 from ..display import counted, duration_text, rate_text, size_text
 from ..errors import UnknownFormat
+from ..units import size_bytes
 from . import CORRUPT
 from .options import DirectoryData, Output, Topic, argument, flag, named_values, option, parsed
 from .output import Column, OutputFormat, Printer, ProgressBar, columns, note
-from .parsing import size_bytes, time_ms
+from .parsing import time_ms
 from .places import open_directory
 from .topic import Settings, parse_settings
 

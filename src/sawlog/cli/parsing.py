@@ -1,8 +1,8 @@
-"""Parsing of the values that options accept: sizes, durations, times, offsets and ranges.
+"""Parsing of the values that options accept: times, offsets and ranges; `sawlog.units` parses sizes and durations.
 
-Sizes are `64MiB`, `1.5GB` or `4096` (bytes), durations `7d`, `1h30m` or `250ms`. A time is an ISO date or time, or
-seconds (10 digits) or milliseconds (13 or more) since 1970; without a zone it is local time, as users at a terminal
-expect. Each parser raises `ValueError` with valid examples; the options turn it into a usage error.
+A time is an ISO date or time, or seconds (10 digits) or milliseconds (13 or more) since 1970; without a zone it is
+local time, as users at a terminal expect. Each parser raises `ValueError` with valid examples; the options turn it into
+a usage error.
 
 The grammar for offsets and ranges is the same in every command:
 
@@ -30,7 +30,6 @@ tells which of the records between them belong to it.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -39,48 +38,15 @@ from typing import TYPE_CHECKING
 
 from ..batch.kernel import MAX_TIMESTAMP
 from ..clock import now_ms
+from ..units import duration_ms
 
 if TYPE_CHECKING:
     from ..store.base import Partition
     from .places import NamedLog
 
-# --- sizes, durations, times
+# --- times
 
-_SIZES = {
-    "": 1,
-    "b": 1,
-    **{unit: 1000**power for power, unit in enumerate(("kb", "mb", "gb", "tb"), 1)},
-    **{unit: 1024**power for power, unit in enumerate(("kib", "mib", "gib", "tib"), 1)},
-    **{unit: 1024**power for power, unit in enumerate(("k", "m", "g", "t"), 1)},
-}
-_DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def size_bytes(text: str) -> int:
-    """Parse `64MiB`, `10MB`, `512k` (1024) or a plain number to bytes."""
-    found = _SIZE.fullmatch(text.strip().lower())
-    if not found or found[2] not in _SIZES:
-        raise ValueError(f"{text!r} is not a size; write 4096, 64KiB, 10MB or 1GiB")
-    unit = _SIZES[found[2]]
-    return int(_finite(float(found[1]) * unit, text)) if "." in found[1] else int(found[1]) * unit
-
-
-def duration_ms(text: str) -> int:
-    """Parse `7d`, `1h30m`, `250ms` to milliseconds."""
-    if not _DURATION.fullmatch(text):
-        raise ValueError(f"{text!r} is not a duration; write 250ms, 10s, 5m, 1h30m, 7d or 2w")
-    found = sum(float(number) * _DURATIONS_MS[unit] for number, unit in _DURATION_PART.findall(text))
-    return round(_finite(found, text))
-
-
-def _finite(number: float, text: str) -> float:
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:20]!r}… is too large")
-    return number
 
 
 def time_ms(text: str) -> int:

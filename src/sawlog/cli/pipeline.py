@@ -14,11 +14,11 @@ import typer
 
 from ..display import count_text, counted, size_text, time_text
 from ..store.settings import is_compacted
+from ..units import duration_ms, size_bytes
 from . import CORRUPT, INTERRUPTED
 from .charts import BarChart, Chart, NoPlot, Plot, TimeChart, check_plot, show_charts
 from .options import DirectoryData, MaybeTopic, Output, Topic, Yes, argument, flag, option, parsed
 from .output import Column, OutputFormat, Printer, ProgressBar, columns, confirm, note
-from .parsing import duration_ms, size_bytes
 from .places import open_directory
 from .program import Command, command_group
 

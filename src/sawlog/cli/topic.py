@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..display import counted, size_text, time_text
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, TopicExists
 from ..store.settings import SETTINGS
 from .options import (
     BrokerAt,
@@ -27,7 +26,7 @@ from .options import (
     parsed,
 )
 from .output import Column, OutputFormat, Printer, columns, confirm, note
-from .parsing import duration_ms, offset_of, outside, parse_bound, size_bytes
+from .parsing import offset_of, outside, parse_bound
 from .places import chosen, open_place
 from .program import Command, command_group
 
@@ -91,6 +90,8 @@ def create(
     given = parse_settings(settings)
     with open_place(data, broker, "w", create=True) as store:
         existed = name in store.topics()
+        if existed and not if_not_exists:
+            raise TopicExists(f"the topic {name!r} already exists; --if-not-exists accepts that")
         store.create_topic(name, partitions, exist_ok=if_not_exists, **given)
         _report(store, name, output, "already exists" if existed else "created")
 
@@ -268,9 +269,9 @@ def _known(name: str) -> str:
 
 
 def parse_settings(given: list[str] | None) -> dict[str, Any]:
-    """Parse `name=value` pairs to keyword arguments, with units converted to numbers."""
+    """Parse `name=value` pairs to keyword arguments."""
     return {
-        _known(name): _from_file(name, value) if value.startswith("@") else _number(name, value)
+        _known(name): _from_file(name, value) if value.startswith("@") else value
         for name, value in named_values(given, "--set", "NAME=VALUE, such as retention.ms=7d")
     }
 
@@ -287,14 +288,3 @@ def _shortened(value: object) -> str:
     """Return a setting's value on one line; truncate long ones, such as schemas."""
     text = " ".join(str(value).split())
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-
-
-def _number(name: str, value: str) -> str:
-    """Convert `7d` to milliseconds and `64MiB` to bytes; return anything else unchanged."""
-    if re.fullmatch(r"-?\d+", value):
-        return value
-    if name.endswith((".ms", "_ms")):
-        return str(parsed(f"--set {name}", value, duration_ms))
-    if name.endswith((".bytes", "_bytes")):
-        return str(parsed(f"--set {name}", value, size_bytes))
-    return value

@@ -28,6 +28,7 @@ from ..errors import MissingPackage, QueryFailed, SawlogError, TableNotFound
 from ..schemas.types import Schema
 from ..storage.forking import forkable, this_process
 from ..store.base import Store
+from ..store.names import no_topic
 from . import statistics
 from .dataset import COLUMNS, TopicDataset, Wanted, dataset_of, schema_of, table_schema
 from .history import HistoryFile, HistoryReader, quoted
@@ -233,9 +234,8 @@ class _Session:
 
     def _unknown(self, name: str, text: str) -> str:
         """Return the message for a name that is not a topic, given DuckDB's message."""
-        known = sorted(self._store.topics())
-        there = f"its topics are {', '.join(known[:10])}{', …' if len(known) > 10 else ''}" if known else "it has none"
-        return f"no topic {name!r} in this store; {there}{_QUOTES if '.' in text or '-' in name else ''}"
+        missing = no_topic(name, "this store", sorted(self._store.topics()))
+        return f"{missing}{_QUOTES if '.' in text or '-' in name else ''}"
 
     # --- the query
 

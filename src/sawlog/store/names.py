@@ -27,10 +27,13 @@ ours.
 
 from __future__ import annotations
 
+import errno
 import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 from urllib.parse import unquote
 
-from ..errors import InvalidConfig, InvalidTopicName, TopicNotFound
+from ..errors import InvalidConfig, InvalidTopicName, TopicExists, TopicNotFound
 
 STORE = "sawlog.json"
 GONE = "deleted.json"
@@ -92,6 +95,29 @@ def _short(name: str) -> str:
 def partition_name(number: int) -> str:
     """Return the directory name of a partition."""
     return f"partition-{number}"
+
+
+def did_you_mean(name: object, known: Sequence[str]) -> str:
+    """Return a suggestion to append to a message; empty if no known name is similar."""
+    close = get_close_matches(name, known, n=1) if isinstance(name, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def no_topic(name: object, place: object, known: Sequence[str]) -> str:
+    """Return the message for a topic that does not exist: with the most similar name, or the first ones."""
+    hint = did_you_mean(name, known)
+    if hint:
+        return f"no topic {name!r} in {place}{hint}"
+    if known:
+        hint = f"its topics are {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
+    else:
+        hint = "it has no topics yet: create one with create_topic"
+    return f"no topic {name!r} in {place}; {hint}"
+
+
+def topic_exists(name: str, place: object) -> TopicExists:
+    """Return the error for a topic that cannot be created again."""
+    return TopicExists(errno.EEXIST, f"the topic {name!r} already exists in {place}; exist_ok=True returns it")
 
 
 def partition_number(name: str) -> int | None:

@@ -1,8 +1,9 @@
 """Settings of topics: Kafka's names where the meaning is Kafka's, our own otherwise.
 
 On disk and on the command line the names have dots (`retention.ms`), in Python underscores (`retention_ms=`); both are
-accepted everywhere. Values may be text, as on a command line. Only the given settings are stored, checked and
-converted; the others have the default of `LogConfig`, also after an update that changes the default.
+accepted everywhere. Values may be text, as on a command line: `retention_ms="7d"`, `segment_bytes="64MiB"`. Only the
+given settings are stored, checked and converted; the others have the default of `LogConfig`, also after an update that
+changes the default.
 
 `SETTINGS` describes each setting. `TopicSettings` and `TopicChanges` list the same settings as keywords, for type
 checkers and editors.
@@ -17,6 +18,7 @@ programs set them, but have no effect: there is one replica, and `durability` de
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,49 +28,50 @@ from typing import Any, Literal, TypedDict
 from ..batch.compression import CODECS
 from ..config import MAX_SEGMENT_BYTES, Interval, LogConfig, MaintenanceConfig
 from ..errors import InvalidConfig
+from ..units import duration_ms, size_bytes
 
 
 class TopicSettings(TypedDict, total=False):
     """For `create_topic`."""
 
     cleanup_policy: Literal["delete", "compact", "compact,delete", "delete,compact", ""]
-    retention_ms: int
-    retention_bytes: int
-    local_retention_ms: int
-    local_retention_bytes: int
-    segment_bytes: int
-    segment_ms: int
-    segment_index_bytes: int
-    index_interval_bytes: int
-    delete_retention_ms: int
+    retention_ms: int | str
+    retention_bytes: int | str
+    local_retention_ms: int | str
+    local_retention_bytes: int | str
+    segment_bytes: int | str
+    segment_ms: int | str
+    segment_index_bytes: int | str
+    index_interval_bytes: int | str
+    delete_retention_ms: int | str
     min_cleanable_dirty_ratio: float
-    min_compaction_lag_ms: int
+    min_compaction_lag_ms: int | str
     compression_type: Literal["producer", "none", "gzip", "snappy", "lz4", "zstd"]
     compression_level: int
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"]
     durability: str | Interval
-    max_record_bytes: int
-    segment_overflow_bytes: int
+    max_record_bytes: int | str
+    segment_overflow_bytes: int | str
     max_mapped_segments: int
-    merge_bytes: int
-    recompress_after_ms: int
-    scrub_interval_ms: int
+    merge_bytes: int | str
+    recompress_after_ms: int | str
+    scrub_interval_ms: int | str
     sawlog_schema: str
-    max_message_bytes: int
-    message_timestamp_before_max_ms: int
-    message_timestamp_after_max_ms: int
-    file_delete_delay_ms: int
+    max_message_bytes: int | str
+    message_timestamp_before_max_ms: int | str
+    message_timestamp_after_max_ms: int | str
+    file_delete_delay_ms: int | str
     flush_messages: int
-    flush_ms: int
+    flush_ms: int | str
     follower_replication_throttled_replicas: str
     leader_replication_throttled_replicas: str
-    max_compaction_lag_ms: int
+    max_compaction_lag_ms: int | str
     message_downconversion_enable: bool
     message_format_version: str
     min_insync_replicas: int
     preallocate: bool
     remote_storage_enable: bool
-    segment_jitter_ms: int
+    segment_jitter_ms: int | str
     unclean_leader_election_enable: bool
 
 
@@ -76,47 +79,48 @@ class TopicChanges(TypedDict, total=False):
     """For `alter_topic`: None resets a setting to its default."""
 
     cleanup_policy: Literal["delete", "compact", "compact,delete", "delete,compact", ""] | None
-    retention_ms: int | None
-    retention_bytes: int | None
-    local_retention_ms: int | None
-    local_retention_bytes: int | None
-    segment_bytes: int | None
-    segment_ms: int | None
-    segment_index_bytes: int | None
-    index_interval_bytes: int | None
-    delete_retention_ms: int | None
+    retention_ms: int | str | None
+    retention_bytes: int | str | None
+    local_retention_ms: int | str | None
+    local_retention_bytes: int | str | None
+    segment_bytes: int | str | None
+    segment_ms: int | str | None
+    segment_index_bytes: int | str | None
+    index_interval_bytes: int | str | None
+    delete_retention_ms: int | str | None
     min_cleanable_dirty_ratio: float | None
-    min_compaction_lag_ms: int | None
+    min_compaction_lag_ms: int | str | None
     compression_type: Literal["producer", "none", "gzip", "snappy", "lz4", "zstd"] | None
     compression_level: int | None
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] | None
     durability: str | Interval | None
-    max_record_bytes: int | None
-    segment_overflow_bytes: int | None
+    max_record_bytes: int | str | None
+    segment_overflow_bytes: int | str | None
     max_mapped_segments: int | None
-    merge_bytes: int | None
-    recompress_after_ms: int | None
-    scrub_interval_ms: int | None
+    merge_bytes: int | str | None
+    recompress_after_ms: int | str | None
+    scrub_interval_ms: int | str | None
     sawlog_schema: str | None
-    max_message_bytes: int | None
-    message_timestamp_before_max_ms: int | None
-    message_timestamp_after_max_ms: int | None
-    file_delete_delay_ms: int | None
+    max_message_bytes: int | str | None
+    message_timestamp_before_max_ms: int | str | None
+    message_timestamp_after_max_ms: int | str | None
+    file_delete_delay_ms: int | str | None
     flush_messages: int | None
-    flush_ms: int | None
+    flush_ms: int | str | None
     follower_replication_throttled_replicas: str | None
     leader_replication_throttled_replicas: str | None
-    max_compaction_lag_ms: int | None
+    max_compaction_lag_ms: int | str | None
     message_downconversion_enable: bool | None
     message_format_version: str | None
     min_insync_replicas: int | None
     preallocate: bool | None
     remote_storage_enable: bool | None
-    segment_jitter_ms: int | None
+    segment_jitter_ms: int | str | None
     unclean_leader_election_enable: bool | None
 
 
 Value = int | float | str
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 #: Schema of the values of a topic: see `sawlog.schemas`.
 SCHEMA = "sawlog.schema"
 
@@ -145,15 +149,18 @@ class Setting:
 
 
 def _whole(name: str, value: object, *, lowest: int, highest: int = 2**63 - 1) -> int:
-    number = value
+    number, hint = value, ""
     if isinstance(value, str):
+        parse: Callable[[str], int] = int
+        if not _INTEGER.fullmatch(value):
+            parse = duration_ms if name.endswith(".ms") else size_bytes if name.endswith(".bytes") else int
         try:
-            number = int(value)
-        except ValueError:
-            number = value
+            number = parse(value)
+        except ValueError as error:
+            hint = "" if parse is int else f"; {error}"
     if isinstance(number, bool) or not isinstance(number, int) or not lowest <= number <= highest:
         bounds = f"at least {lowest}" if highest == 2**63 - 1 else f"from {lowest} to {highest}"
-        raise InvalidConfig(f"{name} must be an integer, {bounds}, not {value!r}")
+        raise InvalidConfig(f"{name} must be an integer, {bounds}, not {value!r}{hint}")
     return number
 
 

@@ -50,7 +50,12 @@ async def create_topics(context: Context, request: Body) -> Body:
                 raise TopicExists(f"the topic {name!r} already exists")
             created = settings.check(given)
         else:
-            topic = await broker.create_topic(name, partitions, given)
+            try:
+                topic = await broker.create_topic(name, partitions, given)
+            except TopicExists as error:
+                if name not in await broker.run(broker.store.topics):  # its name differs only in case
+                    raise
+                raise TopicExists(f"the topic {name!r} already exists") from error
             answer["topic_id"] = id_of(topic)
             created = topic.settings
         if context.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):

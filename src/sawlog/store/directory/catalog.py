@@ -46,7 +46,19 @@ from ...storage import Directory, checksummed
 from ...storage.checksummed import MISSING
 from ...storage.locks import lock_within
 from .. import settings
-from ..names import DELETED, LOCK, STAGING, STORE, SWAP, TMP, TOPICS, is_topic_name, partition_name
+from ..names import (
+    DELETED,
+    LOCK,
+    STAGING,
+    STORE,
+    SWAP,
+    TMP,
+    TOPICS,
+    is_topic_name,
+    no_topic,
+    partition_name,
+    topic_exists,
+)
 from ..table_info import TABLE, TableInfo
 from . import topic_entry
 from .founding import is_log, refuse_objects, refuse_strangers
@@ -188,7 +200,7 @@ class Catalog:
             raise missing
         found = self._find(name)
         if found is None:
-            raise TopicNotFound(f"{missing}; {self._known()}")
+            raise TopicNotFound(no_topic(name, self.root.path, self.names()))
         with closing(found) as directory:
             entry = TopicEntry.load(directory, name)
         if entry.name != name:
@@ -214,11 +226,6 @@ class Catalog:
                             raise
                         break  # already renamed
         return None
-
-    def _known(self) -> str:
-        known = self.names()
-        shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
-        return f"its topics are {shown}" if known else "it has no topics yet: create one with create_topic"
 
     def check(self, entry: TopicEntry) -> TopicEntry:
         """Return the current topic.json; `TopicNotFound` if the topic was deleted or recreated since `entry` was read.
@@ -291,7 +298,7 @@ class Catalog:
     def _check_free(self, name: str) -> None:
         for other in self.names():
             if other == name:
-                raise TopicExists(errno.EEXIST, f"the topic {name!r} already exists in {self.root.path}")
+                raise topic_exists(name, self.root.path)
             if other.lower() == name.lower():
                 raise TopicExists(
                     errno.EEXIST,

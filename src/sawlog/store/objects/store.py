@@ -45,7 +45,7 @@ from .. import base
 from .. import settings as topic_settings
 from ..consumer import Consumer
 from ..directory.topic_entry import check_partitions
-from ..names import check_document_name, check_topic_name
+from ..names import check_document_name, check_topic_name, no_topic, topic_exists
 from ..queues.queue import Queue
 from ..settings import TopicChanges, TopicSettings
 from . import selftest
@@ -208,7 +208,7 @@ class ObjectStore(base.Store):
             return ObjectTopic(self._session, name, id_in_snapshot(entry["id"], str(at)), at=str(at))
         found = self._session.find(lambda state: state.topic(name), calm=self._calm)
         if found is None:
-            raise TopicNotFound(f"no topic {name!r} in {self.path}")
+            raise TopicNotFound(no_topic(name, self.path, self.topics()))
         return ObjectTopic(self._session, name, found["id"], self, tend=self._maintainer.run, calm=self._calm)
 
     def _slice_reader(self, topic: str, topic_id: str, partition: int) -> ObjectSliceReader:
@@ -235,9 +235,9 @@ class ObjectStore(base.Store):
         }
         try:
             self._session.commit([action])
-        except TopicExists:
+        except TopicExists as error:
             if not exist_ok:
-                raise
+                raise topic_exists(name, self.path) from error
         return self.topic(name)
 
     def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> ObjectTopic:
