@@ -223,7 +223,7 @@ def failing(shift: Shift) -> None:
     chance.choice((transaction, transaction, append_arrow, block, append_batches))(shift)
     shift.disk.disarm()
     shift.disk.capacity_bytes = None
-    if any(log._access.appender is not None and not log.writable for log in map(shift.log, range(PARTITIONS))):
+    if any(log._access.appender is not None and not log._is_writable for log in map(shift.log, range(PARTITIONS))):
         shift.reopen()
 
 

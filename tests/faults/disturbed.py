@@ -109,7 +109,7 @@ def _until_done(run: LogWorkload, call: Callable[[], Any]) -> Any:
 
 def _resolve(run: LogWorkload, log: Log, promise: LogPromise, count: int, *, told: bool) -> Log:
     """Find out what an interrupted append of that many records has come to; the log to continue with."""
-    if not log.writable:  # it could be neither finished nor rolled back
+    if not log._is_writable:  # it could be neither finished nor rolled back
         assert not told, "an append has returned, and the log has failed"
         return run.reopened(log, promise)
     with log._hold():

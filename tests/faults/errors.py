@@ -196,7 +196,7 @@ class OnLog(Target):
                 _check_reading(log, promise)
             place.disarm()
             _check_reading(log, promise)
-            if log.writable:
+            if log._is_writable:
                 self._settle(log, promise)
             went_on = _goes_on(log, promise, run)
             if _check_not_synced_again(place):
@@ -250,7 +250,7 @@ def _check_reading(log: Log, promise: LogPromise) -> None:
     """Check the visible records. A failed log may have placed more, which are never shown and may be lost."""
     found = list(log.scan())
     promise.check(found, log.lowest_offset, log.visible_offset)
-    assert not log.writable or log.visible_offset == log.next_offset, "the log goes on, and does not show all of it"
+    assert not log._is_writable or log.visible_offset == log.next_offset, "the log goes on, and does not show all of it"
     for record in found[::3]:
         assert log.read(record.offset) == record
 

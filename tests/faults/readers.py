@@ -210,7 +210,7 @@ class Shift:
         self.eyes.writers = [log for log in map(self.log, range(PARTITIONS)) if log._access.appender is not None]
         for number in range(PARTITIONS):
             log = self.log(number)
-            if log.writable:
+            if log._is_writable:
                 visible, following = log.visible_offset, log.next_offset
                 assert visible == following, f"{who}: {visible} of {following} is seen"
                 self.witness.durable[number] = log.durable_offset
@@ -227,7 +227,7 @@ class Shift:
     def _check_durable(self) -> None:
         for number in range(PARTITIONS):
             log = self.log(number)
-            if log.writable and log.durable_offset != log.visible_offset:
+            if log._is_writable and log.durable_offset != log.visible_offset:
                 self.witness.complain("I4", f"{log.visible_offset} is shown, and {log.durable_offset} durable")
 
     def send(self, parts: Mapping[int, Sequence[bytes]], act: Callable[[], object]) -> bool:
@@ -237,7 +237,7 @@ class Shift:
             act()
         except (SawlogError, GivenUp) as error:
             pending = isinstance(error, TransactionError) and not isinstance(error, TransactionAborted)
-            failed = [log for log in map(self.log, parts) if log._access.appender is not None and not log.writable]
+            failed = [log for log in map(self.log, parts) if log._access.appender is not None and not log._is_writable]
             if pending or (failed and not isinstance(error, TransactionAborted)):
                 self.witness.doubt(number)
             else:

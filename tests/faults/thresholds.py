@@ -147,7 +147,6 @@ NOT_VARIED: Mapping[str, str] = {
         "store.directory.service:_SEGMENTS": (
             "when a broker's log of transactions is compacted; no workload has a broker"
         ),
-        "store.base.store:_MOST_REPORTS": "reports in memory; nothing is written",
         "log.maintenance:_MIN_RUN": "which segments are worth merging by themselves; workloads merge on demand, "
         "from two",
         "storage.file:_REMAP_BYTES storage.locks:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "

@@ -131,7 +131,7 @@ class LogWorkload(Workload):
     def _check_interval(self, log: Log, promise: LogPromise) -> None:
         """Under an interval, fewer acknowledged bytes than its limit are not durable."""
         policy, appender = log.config.durability, log._access.appender
-        if isinstance(policy, Interval) and log.writable and appender is not None:
+        if isinstance(policy, Interval) and log._is_writable and appender is not None:
             # Data that the background task has synced during an append counts as durable only later.
             safe = max(promise.durable, appender.durability.synced[0])
             at_risk = sum(_size(row) for at, row in promise.rows.items() if safe <= at < promise.end)
@@ -382,7 +382,7 @@ def writer(run: LogWorkload, log: Log, promise: LogPromise) -> None:
             for row in rows:
                 made.append(*given(row))
     except SawlogError:
-        if log.writable:  # the batches before the one that failed are stored
+        if log._is_writable:  # the batches before the one that failed are stored
             promise.end = max(promise.end, log.next_offset)
         raise
     promise.acknowledge(log, range(promise.end, promise.end + len(rows)))
@@ -412,7 +412,7 @@ def tick(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     assert appender is not None
     if isinstance(log.config.durability, Interval):
         appender._sync_in_time()
-        assert log.durable_offset == log.next_offset or not log.writable  # the next append says why
+        assert log.durable_offset == log.next_offset or not log._is_writable  # the next append says why
     appender._save_in_time()
     promise.note(log)
 
@@ -727,7 +727,7 @@ class _Failing(LogWorkload):
 
     def _go_on_after(self, log: Log, disk: FaultyStorage) -> Log:
         promise = self.promise
-        if not log.writable or disk.capacity_bytes is not None:
+        if not log._is_writable or disk.capacity_bytes is not None:
             disk.disarm()
             disk.capacity_bytes = None
             with suppress(SawlogError):

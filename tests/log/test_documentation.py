@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import io
 import re
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from sawlog.log import recovery
 
 from ..looping import for_each
 
+ROOT = Path(__file__).parents[2]
 PUBLIC = [name for name in sawlog.__all__ if not name.startswith("__")]
 
 
@@ -56,6 +58,14 @@ def test_public_members_are_documented() -> None:
     found = members()
     assert len(found) > 100
     assert [each for each in found if not inspect.getdoc(getattr(getattr(sawlog, each[0]), each[1]))] == []
+
+
+@pytest.mark.parametrize("name", ["Log", "Topic", "Store", "Consumer", "Groups", "Queue", "Transaction"])
+def test_every_public_member_is_in_the_documents(name: str) -> None:
+    """A member that no page mentions is an internal one, and its name begins with an underscore."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    words = set(re.findall(r"\w+", "".join(page.read_text() for page in pages if "adr" not in page.parts)))
+    assert {member for member in dir(getattr(sawlog, name)) if not member.startswith("_")} <= words
 
 
 # --- the drawn tree

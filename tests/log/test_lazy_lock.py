@@ -48,7 +48,7 @@ def test_nothing_is_locked_or_written_before_the_first_write(place: Place) -> No
     assert log.verify()
     assert list(log.follow(timeout=0))[-1].offset == 2
     assert not log._locked
-    assert not log.writable
+    assert not log._is_writable
     place.open().close()  # anybody else may write
     log.close()
     assert place.files() == before
@@ -59,7 +59,7 @@ def test_the_first_write_takes_the_lock_and_keeps_it(place: Place) -> None:
     log = lazily(place)
     assert log.append(b"four") == 3
     assert log._locked
-    assert log.writable
+    assert log._is_writable
     with pytest.raises(DirectoryLocked):
         place.open()
     assert values(log)[-1] == b"four"

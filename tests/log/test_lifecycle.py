@@ -101,7 +101,7 @@ def test_attributes_can_be_read_after_close(place: Place) -> None:
     log.close()
     assert log.path
     assert log.config.durability == "os"
-    assert not log.writable
+    assert not log._is_writable
     assert "closed" in repr(log)
 
 

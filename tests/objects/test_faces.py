@@ -613,7 +613,7 @@ def test_every_method_in_the_guide_exists_on_object_storage(ours: type, theirs: 
 
 def test_a_partition_on_object_storage_cannot_be_truncated(objects: ObjectStore) -> None:
     partition = objects.create_topic("orders").partition(0)
-    assert not partition.supports_truncation
+    assert not objects.supports_truncation
     with pytest.raises(StorageError, match=r"does not support truncate") as caught:
         partition.truncate(0)
     assert caught.value.errno == errno.ENOTSUP

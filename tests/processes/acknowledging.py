@@ -83,7 +83,7 @@ class Acknowledging:
             for _, value in records:
                 writer.append(value)
             writer.flush()
-            assert writer.last.stop == first + 30
+            assert writer._last.stop == first + 30
         self.acknowledged(range(first, first + 30), records)
 
     def append_async(self) -> None:

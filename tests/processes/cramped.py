@@ -352,7 +352,7 @@ def settle(doing: Doing, operation: str) -> None:
         doing.told["orders", 0] = doing.told.pop(("stock", 0))
     elif operation == "truncate":
         # A truncation that stops half-way has failed the log; the next who opens it finds the records, or not.
-        if not doing.store["orders"].partition(1).writable:
+        if not doing.store["orders"].partition(1)._is_writable:
             attempt(doing.store.close)
             doing.store = doing.open()
         if len(doing.found(doing.store, "orders", 1)) < len(doing.told["orders", 1]):

@@ -93,7 +93,7 @@ def fill(log: Log, call: Callable[[], None]) -> None:
         except StorageFull as error:
             assert error.errno, "the error does not carry the system's number"
             assert (log.next_offset, log.size_bytes) == before, "part of a refused append can be seen"
-            assert log.writable, "a full disk has failed the log"
+            assert log._is_writable, "a full disk has failed the log"
             return
     raise AssertionError("the limit was never met")
 

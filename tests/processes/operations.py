@@ -179,7 +179,7 @@ def writer_that_tries_again(log: Log, promise: Promise) -> None:
         except OSError:
             pass
         writer.flush()
-        placed = writer.last
+        placed = writer._last
     promise.acknowledge(placed.start, *values)
 
 
@@ -252,7 +252,7 @@ def close_with_writer(log: Log, promise: Promise) -> None:
     writer = log.writer()
     writer.append(promise.value())
     log.close()
-    assert writer.last
+    assert writer._last
 
 
 def read_everything(log: Log, promise: Promise) -> None:

@@ -155,9 +155,7 @@ def test_the_background_does_what_is_due(place: StorePlace, caplog: pytest.LogCa
     caplog.set_level(logging.INFO, "sawlog.maintenance")
     with DirectoryStore.open(place.directory(), maintenance_interval_s=0.05) as store:
         wait_until(lambda: store.topic("topic").describe().records == 0)
-        wait_until(lambda: len(store.maintenance_reports) >= 2)
-        assert store.maintenance_reports[0].retention is not None
-        assert "partition-0" in caplog.text
+        wait_until(lambda: "partition-0" in caplog.text and "partition-1" in caplog.text)
 
 
 def test_the_background_goes_on_after_a_failure(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:

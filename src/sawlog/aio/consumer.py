@@ -98,7 +98,7 @@ class AsyncConsumer:
                 records = await in_thread(consumer.poll, 0.0, max_records)
             else:
                 records = consumer.poll(0.0, max_records)
-            if records or deadline.passed or consumer.closed:
+            if records or deadline.passed or consumer._is_closed:
                 return records
             await self._wait(consumer, deadline.at_most(_GROUP_CHECK_S))
 

@@ -178,7 +178,7 @@ class AsyncLog(AsyncPartition):
 
     async def _lock(self) -> None:
         """Lock a log that is locked by its first write. In a thread: it may involve recovery."""
-        if not self._log._locked and not self._log.closed:
+        if not self._log._locked and not self._log._is_closed:
             await in_thread(_hold, self._log)
 
     async def _reading(self, call: Callable[[], T]) -> T:

@@ -117,7 +117,7 @@ class HttpServer:
 
     def _state(self) -> tuple[State, str | None]:
         """Return the state of the broker, and why it is not ready, if so."""
-        failed = [each.log.path for each in self._broker.partitions if each.log._locked and not each.log.writable]
+        failed = [each.log.path for each in self._broker.partitions if each.log._locked and not each.log._is_writable]
         if failed:
             return "failed", f"writing has failed: {', '.join(failed)}"
         short = self._broker.disk_space.reason()

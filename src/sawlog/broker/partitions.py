@@ -155,7 +155,7 @@ class Partitions:
     def known(self, name: str, index: int) -> ServedPartition | None:
         """Return an open partition; None if it must be opened first."""
         found = self._partitions.get((name, index))
-        if found is None or not found.log.closed:
+        if found is None or not found.log._is_closed:
             return found
         del self._partitions[name, index]  # closed to be reopened with other settings
         return None

@@ -420,7 +420,7 @@ class RemotePartition(Partition):
         return self._place
 
     @property
-    def closed(self) -> bool:
+    def _is_closed(self) -> bool:
         return False
 
     # --- offsets

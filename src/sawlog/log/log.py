@@ -63,8 +63,6 @@ if TYPE_CHECKING:
 class Log(Partition, Closing):
     """One partition in files. Created by `Log.open` or `Log.in_memory`."""
 
-    supports_truncation = True
-
     def __init__(self, access: Access, on_lock: Callable[[Log], None] | None = None) -> None:
         self._access = access
         self._on_lock = on_lock
@@ -170,13 +168,13 @@ class Log(Partition, Closing):
         return saved is not None and saved.clean
 
     @property
-    def writable(self) -> bool:
+    def _is_writable(self) -> bool:
         """True if this is the writer and no write has failed."""
         appender = self._access.appender
         return not self._access.closed and appender is not None and appender.durability.failure is None
 
     @property
-    def closed(self) -> bool:
+    def _is_closed(self) -> bool:
         """True if the log is closed."""
         return self._access.closed
 

@@ -137,7 +137,7 @@ class _Recovery:
         self.remote = self._remote(lowest)
         epochs, in_order, stored = self._epochs(segments)
         producers = self._producers(segments, epochs, lowest)
-        self.report.finish(watch.elapsed_ms)
+        self.report.duration_ms = watch.elapsed_ms
         return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored, self.remote)
 
     def _decide(self, where: Where, detail: str) -> Action:
@@ -222,7 +222,7 @@ class _Recovery:
         if not bases:
             return self._first_segments()
         trusted = self._trusted_end(bases[-1])
-        self.report.note_end(clean=self.clean and trusted)
+        self.report.clean = self.clean and trusted
         segments = self._finish_trim(bases[0], trimmed) if trimmed else self._missing_beginning(bases[0])
         sealed = [self._sealed(base, following) for base, following in pairwise(bases)]
         self._check_ends(sealed)
@@ -236,7 +236,7 @@ class _Recovery:
         end = max(start, self.seen_end, 0 if self.saved is None else self.saved.durable_offset)
         if end == start and not self.end_known and not self.clean:
             end += 1  # segments existed, and nothing records where they ended: report at least one offset
-        self.report.note_end(clean=self.clean and end == start)
+        self.report.clean = self.clean and end == start
         lost = [] if end == start else [self._placeholder(start, end, Where.ALL_SEGMENTS)]
         end = max(end, self.config.initial_offset)
         return [*lost, Segment.create(self.directory, end, self.config.index_interval_bytes)]
@@ -345,7 +345,7 @@ class _Recovery:
 
     def _rebuild_index(self, segment: Segment) -> None:
         self._decide(Where.INDEX, f"the indexes of {segment.path}")
-        self.report.note_index()
+        self.report._note_index()
         segment.remove_index()
         segment.timestamps()  # loading rebuilds the index, and `repairs` writes it
         segment.unload()
@@ -371,7 +371,7 @@ class _Recovery:
                 segment.remove_index()
                 return [self._activate(base, storage, index, self.saved.durable_offset, size)]
             self._decide(Where.INDEX, f"the indexes of {segment.path}")
-            self.report.note_index()
+            self.report._note_index()
         saved = self.saved
         whole = saved is not None and (saved.segment, saved.position) == (base, size)
         expected = saved.durable_offset if saved is not None and whole else None
@@ -449,7 +449,7 @@ class _Recovery:
         written = bool(tail.strip(b"\0"))  # only zeros: space that was reserved and never written
         if written:
             self.directory.replace(name, tail)
-        self.report.note_torn(len(tail), name if written else None)
+        self.report._note_torn(len(tail), name if written else None)
 
     def _make_durable(
         self, segment: Segment, storage: Storage, index: SegmentIndex, walk: Walk, watermark: int

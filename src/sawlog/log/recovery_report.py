@@ -122,25 +122,17 @@ class RecoveryReport:
     findings: list[RecoveryFinding] = field(default_factory=list)
     duration_ms: float = 0.0
 
-    def note_end(self, *, clean: bool) -> None:
-        """Record whether the log was closed cleanly and still ended there."""
-        self.clean = clean
-
-    def note_index(self) -> None:
+    def _note_index(self) -> None:
         """Count a rebuilt index."""
         self.rebuilt_indexes += 1
         count("index_rebuilds")
 
-    def note_torn(self, size_bytes: int, file: str | None) -> None:
+    def _note_torn(self, size_bytes: int, file: str | None) -> None:
         """Count a torn tail that was cut off, and its copy; None if it had only zeros."""
         self.truncated_bytes += size_bytes
         count("recovery_truncated_bytes", size_bytes)
         if file is not None:
             self.torn_files += (file,)
-
-    def finish(self, duration_ms: float) -> None:
-        """Record how long recovery took."""
-        self.duration_ms = duration_ms
 
     @property
     def corruption(self) -> tuple[RecoveryFinding, ...]:

@@ -298,7 +298,7 @@ class Writer(Closing):
         self._pending: tuple[Encoded, Placement] | None = None
         self._closed = False
         #: Offsets of the last placed batch.
-        self.last: range = range(0)
+        self._last: range = range(0)
         # A call into the compiled kernel is atomic under the GIL; the interpreted kernel needs the lock.
         if kernel.COMPILED:
             self.__dict__["append"] = self._batcher.add  # replaces the method below, which adds a lock
@@ -306,7 +306,7 @@ class Writer(Closing):
         target.writers.add(self)
 
     @property
-    def builder(self) -> kernel.BatchBuilder:
+    def _builder(self) -> kernel.BatchBuilder:
         """Builder that `append` encodes into, for a dispatcher in front of several writers."""
         return self._batcher.builder
 
@@ -341,7 +341,7 @@ class Writer(Closing):
     def _full(self) -> None:
         """Place the batch: it has reached its size limit."""
         self._place()
-        self._target.settle(self.last.stop)
+        self._target.settle(self._last.stop)
 
     def _place(self, *, close: bool = False) -> None:
         """Place one batch, if there is one. After a failure, or an interrupt between any two lines, the next call
@@ -355,7 +355,7 @@ class Writer(Closing):
     def _place_batch(self, batch: Encoded) -> None:
         if self._pending is None or self._pending[0] is not batch:
             self._pending = batch, Placement()
-        self.last = self._target.place(batch, placement=self._pending[1])
+        self._last = self._target.place(batch, placement=self._pending[1])
         self._batcher.release()
         self._pending = None
 
@@ -369,7 +369,7 @@ class Writer(Closing):
                 raise LogClosed("this writer is closed")
             while (batch := self._batcher.ended()) is not None:
                 self._place_batch(batch)
-            last = self.last
+            last = self._last
         self._target.check_failure()
         if last:
             self._target.settle(last.stop)

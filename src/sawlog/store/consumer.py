@@ -453,7 +453,7 @@ class Consumer:
     # --- inspecting and moving
 
     @property
-    def closed(self) -> bool:
+    def _is_closed(self) -> bool:
         """True if the consumer is closed."""
         return self._ended.is_set()
 

@@ -127,7 +127,7 @@ class TopicWriter(Closing):
         self._writers = tuple(writers)
         self._lock = forkable(threading.RLock())
         self._dispatcher = kernel.Dispatcher(
-            [writer.builder for writer in writers], batch_bytes, lambda: random.randrange(len(writers)), keyed
+            [writer._builder for writer in writers], batch_bytes, lambda: random.randrange(len(writers)), keyed
         )
         # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
         if kernel.COMPILED:

@@ -466,7 +466,7 @@ def test_reader_writes_nothing_and_locks_nothing(place: Place) -> None:
     ):
         with pytest.raises(ReadOnlyLog):
             call()
-    assert not beside.writable
+    assert not beside._is_writable
     assert beside.durable_offset <= beside.written_offset <= beside.next_offset
     log = place.open()
     log.close()

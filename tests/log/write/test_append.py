@@ -561,7 +561,7 @@ def test_closed_log_refuses_every_call(place: Place) -> None:
     ):
         with pytest.raises(LogClosed):
             call()
-    assert not log.writable
+    assert not log._is_writable
     assert "closed" in repr(log)
     assert values(place.open()) == [b"x"]
 

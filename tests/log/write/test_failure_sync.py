@@ -54,7 +54,7 @@ def check_failed_for_good(directory: FaultyDirectory, log: Log, *, durable: int,
         with pytest.raises(LogFailed) as caught:
             call()
         assert isinstance(caught.value.__cause__, SyncFailed)
-    assert not log.writable
+    assert not log._is_writable
     assert log.durable_offset == durable
     assert log.read(0).value == b"before"
     assert log.visible_offset == visible
@@ -116,7 +116,7 @@ def test_a_background_sync_that_fails_is_reported_by_the_next_append() -> None:
     waited = threading.Event()
     log.append(b"x")
     for _ in range(3000):
-        if not log.writable:
+        if not log._is_writable:
             break
         waited.wait(PATIENCE_S / 3000)
     check_failed_for_good(directory, log, durable=1, visible=2)
@@ -314,7 +314,7 @@ def test_no_power_cut_brings_back_an_append_that_failed(work: str) -> None:
             try:
                 calls[work](log)
             except StorageError:
-                assert log.writable
+                assert log._is_writable
                 for seed in range(200):
                     found = Log.open(disk.crash("reorder", seed), mode="r")
                     assert [record.value for record in found] == [b"kept"]

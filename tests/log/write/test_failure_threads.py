@@ -248,7 +248,7 @@ def test_a_flush_reports_what_the_background_could_not_sync() -> None:
     directory.arm(Fault(operations={"sync"}, names="*.log"))
     writer.append(b"x")
     for _ in range(3000):
-        if not log.writable:
+        if not log._is_writable:
             break
         time.sleep(0.01)
     with pytest.raises(LogFailed):

@@ -136,7 +136,7 @@ def test_an_append_of_several_batches_that_was_interrupted_is_there_wholly_or_no
                         log.append(b"%d" % number * 200)
             except Stop:
                 pass
-            if not log.writable:  # it could not be rolled back; opening the log again does
+            if not log._is_writable:  # it could not be rolled back; opening the log again does
                 continue
             log.append(b"after")
             found = [record.value for record in log.scan()]

@@ -1020,7 +1020,7 @@ def test_a_truncation_that_is_refused_before_it_begins_hides_nothing(
     with pytest.raises(StorageFull):
         log.truncate(3)
     directory.disarm()
-    assert log.writable
+    assert log._is_writable
     assert ends(log) == (8, 8, 8, 8)
     shows(log, 8)
     shows(reader, 8)

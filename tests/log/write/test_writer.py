@@ -22,7 +22,7 @@ def test_records_are_in_the_log_after_flush_and_close(place: Place) -> None:
         writer.append(b"b")
         assert len(log) == 0
         assert writer.flush() == range(2)
-        assert writer.last == range(2)
+        assert writer._last == range(2)
         writer.append(b"c")
     assert values(log) == [b"a", b"b", b"c"]
     record = log.read(0)

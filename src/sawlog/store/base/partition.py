@@ -14,7 +14,6 @@ from operator import index
 from typing import (
     TYPE_CHECKING,
     Any,
-    ClassVar,
     SupportsIndex,
     TypeVar,
     overload,
@@ -95,9 +94,6 @@ class Partition(ABC):
     transactions; with "uncommitted" it gets everything that is visible. No reader gets transaction markers.
     """
 
-    #: True if `truncate` can drop the newest records.
-    supports_truncation: ClassVar[bool] = False
-
     # --- the abstract core
 
     @property
@@ -112,7 +108,7 @@ class Partition(ABC):
 
     @property
     @abstractmethod
-    def closed(self) -> bool:
+    def _is_closed(self) -> bool:
         """True if the partition was closed."""
 
     @property
@@ -222,7 +218,7 @@ class Partition(ABC):
         return True
 
     @property
-    def writable(self) -> bool:
+    def _is_writable(self) -> bool:
         """False after a failure that only reopening repairs."""
         return True
 
@@ -502,7 +498,7 @@ class Partition(ABC):
         """Follow as cursors, with None where there is nothing new: the caller waits (`_watch`). Ends when the partition
         is closed."""
         at, _ = self._span(start, None, isolation)
-        while not self.closed:
+        while not self._is_closed:
             try:
                 end, _ = self.position(isolation=isolation)
             except LogClosed:
@@ -600,8 +596,8 @@ class Partition(ABC):
     # --- dropping records
 
     def truncate(self, offset: int) -> int:
-        """Drop the records from `offset` on and return the number of offsets dropped. Only a partition with
-        `supports_truncation` can."""
+        """Drop the records from `offset` on and return the number of offsets dropped. Only where
+        `Store.supports_truncation`."""
         raise unsupported(self.path, "truncate(); trim() drops old records")
 
     # --- as objects

@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from ..queues.queue import Queue
     from ..serving import StoreService
 
-#: Number of reports that background maintenance keeps.
-_MOST_REPORTS = 100
-
 _maintenance_logger = logging.getLogger("sawlog.maintenance")
 
 
@@ -186,11 +183,12 @@ class Store(Closing):
     supports_snapshots: ClassVar[bool] = False
     #: True if a topic can have a table (`Topic.table`).
     supports_tables: ClassVar[bool] = False
+    #: True if `Topic.truncate` can drop the newest records of a partition.
+    supports_truncation: ClassVar[bool] = False
     #: Session timeout of a consumer that does not give one.
     _session_timeout_ms: ClassVar[int] = 10_000
     #: Runs background maintenance, if this store does.
     _maintenance: background.Task | None = None
-    _maintenance_reports: Sequence[MaintenanceReport] = ()
 
     # --- the abstract core
 
@@ -343,11 +341,6 @@ class Store(Closing):
 
     # --- background maintenance
 
-    @property
-    def maintenance_reports(self) -> list[MaintenanceReport]:
-        """Last hundred reports of background maintenance, oldest first."""
-        return list(self._maintenance_reports)
-
     def _maintain_every(self, interval_s: float | None) -> None:
         """Call `maintain` every `interval_s` seconds, one call at a time, until `_maintenance` is cancelled."""
         if interval_s is None:
@@ -358,7 +351,6 @@ class Store(Closing):
     def _maintain_and_log(self) -> None:
         try:
             for report in filter(None, self.maintain()):
-                self._maintenance_reports = [*self._maintenance_reports, report][-_MOST_REPORTS:]
                 damaged = report.scrub is not None and not report.scrub.ok
                 _maintenance_logger.log(logging.ERROR if damaged else logging.INFO, "%s", report)
         except LogClosed:

@@ -406,7 +406,7 @@ class Topic(ABC):
 
     def truncate(self, partition: int, offset: int) -> int:
         """Drop the records of a partition from `offset` on and return the number of offsets dropped. Only where
-        `Partition.supports_truncation`."""
+        `Store.supports_truncation`."""
         return self.partition(partition).truncate(offset)
 
     # --- as objects

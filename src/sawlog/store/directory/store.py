@@ -84,6 +84,7 @@ class DirectoryStore(base.Store):
     """A directory of topics. Created by `sawlog.open`."""
 
     supports_tables = True
+    supports_truncation = True
 
     def __init__(
         self,

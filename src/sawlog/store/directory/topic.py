@@ -106,7 +106,7 @@ class DirectoryTopic(base.Topic):
     def _amount(self) -> list[str]:
         """Return how much it contains, if its partitions are open; opening them could block on a lock."""
         logs = [self._partitions.logs.get(number) for number in range(self.partitions)]
-        known = [log for log in logs if log is not None and not log.closed]
+        known = [log for log in logs if log is not None and not log._is_closed]
         if len(known) < len(logs) or self._partitions.ended is not None:
             return []
         try:

@@ -116,7 +116,7 @@ class ObjectPartition(Partition):
         )
 
     @property
-    def closed(self) -> bool:
+    def _is_closed(self) -> bool:
         return self._session.is_closed
 
     def _look(self, read: Callable[[State], _T]) -> _T:

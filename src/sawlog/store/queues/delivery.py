@@ -220,20 +220,20 @@ class Delivery:
         """Apply answers; return how many came too late."""
         by_partition: defaultdict[int, list[Message]] = defaultdict(list)
         for message in acked:
-            by_partition[message.place[0]].append(message)
+            by_partition[message._place[0]].append(message)
         late = 0
         for number, messages in by_partition.items():
             known = self._partitions.get(number)
             late += len(messages) if known is None else known.state.finish_all(messages)
         for answer in answers:
             message = answer.message
-            known = self._partitions.get(message.place[0])
+            known = self._partitions.get(message._place[0])
             if known is None or not known.state.is_with(message):
                 late += 1
             elif answer.what == "done":
                 known.state.finish(message.offset)
             elif answer.what == "longer":
-                known.state.put(message.offset, Entry(LEASED, message.deliveries, answer.until_ms, message.lease))
+                known.state.put(message.offset, Entry(LEASED, message.deliveries, answer.until_ms, message._lease))
             else:
                 seen = message.deliveries - (answer.what == "unseen")
                 known.state.put(message.offset, Entry(FREE, seen, answer.until_ms, ""))

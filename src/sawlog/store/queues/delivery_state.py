@@ -286,7 +286,7 @@ class DeliveryState:
         # Consecutive messages share an entry, which is compared once.
         known: tuple[Entry | None, int, str] = (None, 0, "")
         for message in messages:
-            offset = message.place[1]
+            offset = message._place[1]
             if offset // PAGE != number:
                 number = offset // PAGE
                 page = self._page(offset) if number in self._pages else None
@@ -294,11 +294,11 @@ class DeliveryState:
             if page is None or entry is None:
                 late += 1
                 continue
-            if entry is not known[0] or message.deliveries != known[1] or message.lease is not known[2]:
+            if entry is not known[0] or message.deliveries != known[1] or message._lease is not known[2]:
                 if not _has(entry, message):
                     late += 1
                     continue
-                known = entry, message.deliveries, message.lease
+                known = entry, message.deliveries, message._lease
             del page.open[offset]
         return late
 
@@ -308,7 +308,7 @@ class DeliveryState:
 
     def is_with(self, message: Message) -> bool:
         """Return whether a message is still leased to its worker from that delivery."""
-        entry = self[message.place[1]]
+        entry = self[message._place[1]]
         return entry is not None and _has(entry, message)
 
     def advance(self, lowest: int) -> int:
@@ -372,7 +372,7 @@ class DeliveryState:
 
 def _has(entry: Entry, message: Message) -> bool:
     state, deliveries, _, worker = entry
-    return deliveries == message.deliveries and worker == message.lease and state == LEASED
+    return deliveries == message.deliveries and worker == message._lease and state == LEASED
 
 
 def runs_of(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:

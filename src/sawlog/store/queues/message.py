@@ -29,28 +29,28 @@ from ...batch.kernel import Record
 class Message:
     """A record that a queue has delivered to this worker, until `ack`, `release` or `reject`, or until `until_ms`."""
 
-    __slots__ = ("answered", "deliveries", "lease", "place", "queue_id", "record", "until_ms")
+    __slots__ = ("_answered", "_lease", "_place", "_queue_id", "deliveries", "record", "until_ms")
 
     def __init__(self, record: Record, deliveries: int, until_ms: int, lease: str, queue_id: object) -> None:
         #: The record as it is stored.
         self.record = record
         #: Partition and offset.
-        self.place: tuple[int, int] = (record.partition, record.offset)
+        self._place: tuple[int, int] = (record.partition, record.offset)
         #: Number of deliveries including this one: 1 the first time.
         self.deliveries = deliveries
         #: End of the lease (milliseconds since 1970): other workers may get the message from then on.
         self.until_ms = until_ms
         #: Id of the worker that it was delivered to.
-        self.lease = lease
+        self._lease = lease
         #: True once this worker has answered. The queue that delivered the message.
-        self.answered = False
-        self.queue_id = queue_id
+        self._answered = False
+        self._queue_id = queue_id
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Mark the message as answered."""
-        self.answered = True
+        self._answered = True
 
-    def keep_until(self, until_ms: int) -> None:
+    def _keep_until(self, until_ms: int) -> None:
         """Extend the lease."""
         self.until_ms = until_ms
 

@@ -185,7 +185,7 @@ class Queue:
             with self._mutex:
                 self._return_ready(message)
             return None
-        self._out[message.place] = message
+        self._out[message._place] = message
         return message
 
     def _return_ready(self, *more: Message) -> None:
@@ -195,7 +195,7 @@ class Queue:
         unseen = list(more)
         while self._ready:
             unseen.append(self._ready.popleft())
-        self._answers.update((message.place, Answer(message, "unseen")) for message in unseen)
+        self._answers.update((message._place, Answer(message, "unseen")) for message in unseen)
 
     def _next_batch(self, at_least: int) -> int:
         elapsed_s = self._fetched.restart()
@@ -210,13 +210,14 @@ class Queue:
 
     def ack(self, message: Message) -> None:
         """Finish the message. Durable after `flush`, or within a fraction of a second."""
-        if type(message) is not Message or message.answered or message.queue_id is not self._id or self._ended.is_set():
+        foreign = type(message) is not Message or message._queue_id is not self._id
+        if foreign or message._answered or self._ended.is_set():
             self._check(message)
-        message.settle()
-        if self._out.get(message.place) is not message:
+        message._settle()
+        if self._out.get(message._place) is not message:
             self._late += 1
             return
-        self._out.pop(message.place, None)
+        self._out.pop(message._place, None)
         self._acked.append(message)
         if len(self._acked) > _MOST_ANSWERS:
             self.flush()
@@ -244,17 +245,17 @@ class Queue:
         with self._exchanging:
             if self._delivery.exchange([], [Answer(message, "longer", until_ms)], 0).late:
                 raise GroupError(f"{message!r} was delivered to another worker: its lease had expired")
-        message.keep_until(until_ms)
+        message._keep_until(until_ms)
 
     def _answer(self, message: Message, what: str, *, until_ms: int = 0, reason: str = "") -> None:
         self._check(message)
-        message.settle()
-        if self._out.get(message.place) is not message:  # its lease expired, and another thread has it
+        message._settle()
+        if self._out.get(message._place) is not message:  # its lease expired, and another thread has it
             self._late += 1
             return
-        self._out.pop(message.place, None)
+        self._out.pop(message._place, None)
         with self._mutex:
-            self._answers[message.place] = Answer(message, what, until_ms, reason)
+            self._answers[message._place] = Answer(message, what, until_ms, reason)
             self._gave_back |= what == "free"
 
     def _check(self, message: Message) -> None:
@@ -262,8 +263,8 @@ class Queue:
         self._check_open()
         if not isinstance(message, Message):
             raise InvalidConfig(f"expected a message of this queue, not {type(message).__name__}")
-        if message.answered or message.queue_id is not self._id:
-            why = "was answered before" if message.answered else "was delivered by another queue"
+        if message._answered or message._queue_id is not self._id:
+            why = "was answered before" if message._answered else "was delivered by another queue"
             raise GroupError(f"{message!r} is not with this queue: it {why}")
 
     def flush(self) -> None:
@@ -323,7 +324,7 @@ class Queue:
                 self._answers.update((place, each) for place, each in answers.items() if each.what == "dead")
                 for message in done.exhausted:
                     answer = Answer(message, "dead", reason=f"not acknowledged after {message.deliveries} deliveries")
-                    self._answers[message.place] = answer
+                    self._answers[message._place] = answer
             if failure is not None:
                 raise failure
             return bool(done.messages or done.exhausted or done.passed)
@@ -373,7 +374,7 @@ class Queue:
                 try:
                     with self._mutex:
                         self._return_ready()
-                        self._answers.update((each.place, Answer(each, "free")) for each in list(self._out.values()))
+                        self._answers.update((each._place, Answer(each, "free")) for each in list(self._out.values()))
                         self._out.clear()
                     while self._answers or self._acked:
                         self._exchange(0)

@@ -246,7 +246,7 @@ class Restorer(Closing):
                 self._copy_extents(log, self._extents(topic_id, number, log.next_offset, end), end, where)
                 break
             except StorageError:  # consolidated and removed since the lookup
-                if attempt == _LOOKS - 1 or not log.writable:
+                if attempt == _LOOKS - 1 or not log._is_writable:
                     raise
         if log.next_offset != end:
             raise ImportMismatch(f"{where} ends at {log.next_offset} instead of {end}: batches are missing")
