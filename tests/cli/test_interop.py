@@ -77,7 +77,7 @@ def test_a_dry_run_of_an_import_writes_nothing(sawlog: Cli, kafka: Path, data: P
     assert "nothing was written" in told.err
     assert not data.exists()
     sawlog("import", kafka, "users").ok()
-    rows = sawlog("import", kafka, "-n", "--output", "json").ok().json
+    rows = sawlog("import", kafka, "--dry-run", "--output", "json").ok().json
     assert [row["action"] for row in rows] == ["create the topic and copy all"] * 2 + ["nothing new"]
     assert len(rows[2]["findings"]) == 2
 
@@ -160,7 +160,7 @@ def test_fields_that_the_format_cannot_store_are_reported(sawlog: Cli, orders: P
 
 
 def test_a_dry_run_of_an_export_writes_nothing(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
-    rows = sawlog("export", "orders", tmp_path / "out", "-f", "kafka", "-n", "--output", "json").ok().json
+    rows = sawlog("export", "orders", tmp_path / "out", "--format", "kafka", "--dry-run", "--output", "json").ok().json
     assert [row["path"] for row in rows] == [f"{tmp_path}/out/orders-{number}" for number in (0, 1)]
     assert not (tmp_path / "out").exists()
 
@@ -168,15 +168,15 @@ def test_a_dry_run_of_an_export_writes_nothing(sawlog: Cli, orders: Path, tmp_pa
 def test_format_options_are_passed_on(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
     cluster = "rGGT5D-JSW6qO6iA3s-4bQ"
     given = ["--option", f"cluster_id={cluster}", "--option", "node_id=3", "--option", "segment_bytes=1KiB"]
-    sawlog("export", "orders", tmp_path / "out", "-f", "kafka", *given).ok()
+    sawlog("export", "orders", tmp_path / "out", "--format", "kafka", *given).ok()
     assert f"cluster.id={cluster}\nnode.id=3\n" in (tmp_path / "out" / "meta.properties").read_text()
     for wrong in ("segment_bytes=many", "nothing", "colour=blue"):
-        sawlog("export", "orders", tmp_path / "other", "-f", "kafka", "--option", wrong).failed(2)
-    sawlog("export", "nobody", tmp_path / "other", "-f", "kafka").failed(3)
+        sawlog("export", "orders", tmp_path / "other", "--format", "kafka", "--option", wrong).failed(2)
+    sawlog("export", "nobody", tmp_path / "other", "--format", "kafka").failed(3)
 
 
 def test_an_export_can_be_imported_again(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
-    sawlog("export", "orders", tmp_path / "out", "-f", "kafka").ok()
+    sawlog("export", "orders", tmp_path / "out", "--format", "kafka").ok()
     sawlog("import", tmp_path / "out", "-d", tmp_path / "other").ok()
     read = ["read", "orders", "--output", "ndjson", "-d"]
     assert sorted(sawlog(*read, tmp_path / "other").ok().lines) == sorted(sawlog(*read, orders).ok().lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,25 @@ def test_help_teaches_by_examples(sawlog: Cli, path: tuple[str, ...]) -> None:
     assert "Examples:" in text
     assert f"sawlog {' '.join(path)}" in text.split("Examples:")[1]
     assert sawlog(*path, "-h").ok().out == text
+
+
+@each_command
+def test_help_has_two_examples(path: tuple[str, ...]) -> None:
+    """tests/cli/test_printed_commands.py runs them, those of pipelines tests/pipelines/test_printed_commands.py."""
+    lines = (ALL[path].help or "").partition("Examples:")[2].splitlines()
+    assert sum("sawlog" in line for line in lines) >= 2
+
+
+def test_a_flag_letter_has_one_meaning_in_all_commands() -> None:
+    found = defaultdict(set)
+    for path, each in ALL.items():
+        for option in each.params:
+            [name, *_] = [name for name in option.opts if name.startswith("--")] or [f"argument {path}"]
+            for letter in [*option.opts, *option.secondary_opts]:
+                if len(letter) == 2:
+                    found[letter].add((name, option.is_flag))
+    assert len(found) > 10
+    assert {letter: meanings for letter, meanings in found.items() if len(meanings) > 1} == {}
 
 
 @each_command

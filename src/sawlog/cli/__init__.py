@@ -110,8 +110,26 @@ def _usage(error: Exception) -> str:
     """Return a usage error on one line, with a pointer to the help."""
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "sawlog")
-    text = " ".join(str(error.format_message()).split()).replace("Value error, ", "")  # type: ignore[attr-defined]
+    text = str(error.format_message())  # type: ignore[attr-defined]
+    text = " ".join(_in_our_words(error, text).split()).removeprefix("Invalid value: ")
     return f"{text if text.endswith('?') else text.rstrip('.') + ';'} `{path} --help` shows the usage"
+
+
+def _in_our_words(error: Exception, text: str) -> str:
+    """Replace what typer's validation says of a value, "Input should be ...", by a message with the value in it."""
+    for found in getattr(error.__cause__, "errors", list)():
+        kind, value, bounds = found["type"], found["input"], found.get("ctx", {})
+        ours = found["msg"].removeprefix("Value error, ")
+        if kind.startswith("int_"):
+            ours = f"{value!r} is not an integer"
+        elif kind.startswith("float_") or kind == "finite_number":
+            ours = f"{value!r} is not a number"
+        elif kind == "greater_than_equal":
+            ours = f"must be at least {bounds['ge']}, not {value}"
+        elif kind == "less_than_equal":
+            ours = f"must be at most {bounds['le']}, not {value}"
+        text = text.replace(found["msg"], ours)
+    return text
 
 
 def _complain(text: str) -> None:

@@ -160,6 +160,7 @@ def delete(
     \b
     Examples:
       sawlog groups delete billing -d data --yes
+      sawlog groups delete billing -b 127.0.0.1:9092 --yes
     """
     with open_place(data, broker) as store:
         found = store.groups.describe(group)
@@ -212,7 +213,7 @@ def redrive(
     to: str | None = option(
         "--to TOPIC", "Send the letters to this topic instead of their own.", autocompletion=complete_topic
     ),
-    limit: int | None = option("--limit -n N", "Return at most N letters, oldest first.", min=1),
+    limit: int | None = option("--limit N", "Return at most N letters, oldest first.", min=1),
     dry_run: bool = flag("--dry-run", "Show the letters that would be returned, without changing anything."),
     output: Output = "table",
 ) -> None:

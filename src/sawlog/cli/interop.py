@@ -54,7 +54,7 @@ def import_(
     topic: str | None = argument(
         "[TOPIC]", "The topic to import, if the source has several; otherwise the name of the new topic."
     ),
-    system: System | None = option("--format -f SYSTEM", "The system that wrote the log.  [default: detected]"),
+    system: System | None = option("--format SYSTEM", "The system that wrote the log.  [default: detected]"),
     settings: Settings = None,
     on_damage: OnDamage = option(
         "--on-damage stop|skip", "Stop at records that cannot be read, or skip them and continue.", "stop"
@@ -62,7 +62,7 @@ def import_(
     timestamp: str | None = option(
         "--timestamp TIME", "The timestamp of records from systems that store none.  [default: now]"
     ),
-    dry_run: bool = flag("--dry-run -n", "Show what would be imported; write nothing."),
+    dry_run: bool = flag("--dry-run", "Show what would be imported; write nothing."),
     output: Output = "table",
 ) -> None:
     """Copy another system's logs into topics and keep their offsets. Run it again to continue where it stopped.
@@ -219,11 +219,11 @@ def export(
     topic: Topic,
     data: DirectoryData,
     target: Path = argument("DIR", "The other system's data directory to write to.", ...),
-    system: System = option("--format -f SYSTEM", "kafka, laminarmq, rustlog, gumlog or plain.", ...),
+    system: System = option("--format SYSTEM", "kafka, laminarmq, rustlog, gumlog or plain.", ...),
     given: list[str] | None = option(
         "--option -O NAME=VALUE", "A format option, such as segment_bytes=64MiB; can be repeated."
     ),
-    dry_run: bool = flag("--dry-run -n", "Show what would be written; write nothing."),
+    dry_run: bool = flag("--dry-run", "Show what would be written; write nothing."),
     output: Output = "table",
 ) -> None:
     """Write all partitions of a topic in another system's format and directory layout.

@@ -200,6 +200,7 @@ def promote(url: Url, options: Options = None, output: Output = "table") -> None
     \b
     Examples:
       sawlog promote s3://bucket/store
+      sawlog promote s3://bucket/store --output json
     """
     from ..store.replica import promote as run
 

@@ -324,6 +324,7 @@ def repartition(
     \b
     Examples:
       sawlog pipeline repartition orders -d data --partitions 16
+      sawlog pipeline repartition orders -d data -P 2 --output json
     """
     from ..pipelines.rewrite import RewriteParams
 

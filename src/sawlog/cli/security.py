@@ -131,6 +131,7 @@ def delete_user(
     \b
     Examples:
       sawlog user delete ann -d data --yes
+      sawlog user delete ann -b 127.0.0.1:9092 --yes
     """
     confirm(f"delete the user {name}", yes)
     with open_place(data, broker, "w") as store:

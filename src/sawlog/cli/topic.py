@@ -201,7 +201,7 @@ def delete(
 @topics.command(cls=Command)
 def trim(
     name: Topic,
-    to: str = option("--to -o OFFSET", "The first offset to keep, such as 500, -100, end or @-7d.", ...),
+    to: str = option("--to OFFSET", "The first offset to keep, such as 500, -100, end or @-7d.", ...),
     data: MaybeData = None,
     broker: BrokerAt = None,
     partition: Partitions = None,
@@ -245,6 +245,7 @@ def show_settings(output: Output = "table") -> None:
     \b
     Examples:
       sawlog topic settings
+      sawlog topic settings --output json | jq '.[].name'
     """
     printer = Printer(output)
     if printer.for_people:  # as a list, in which no description is truncated
