@@ -13,9 +13,9 @@ one before. Groups come first and the tests that tests/durations.txt lists as sl
 alone with them in the end; the others keep their order, so that a worker seldom rebuilds the fixtures of a package.
 Tests marked `late` come last.
 
-A worker that dies fails the test that it was running; another one takes the tests that it had left. A test that takes
-longer than `--test-timeout` fails with the stacks of all threads, and its worker is killed with all processes that it
-has started. A worker that does not exit after its last test fails that test.
+A worker that dies fails the test that it was running; the tests that it had left return to their place in the queue. A
+test that takes longer than `--test-timeout` fails with the stacks of all threads, and its worker is killed with all
+processes that it has started. A worker that does not exit after its last test fails that test.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ import sys
 import time
 import traceback
 import warnings
+from bisect import insort
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -146,6 +148,8 @@ class Controller:
         self._session = session
         self._config = session.config
         self._units = deque(units_of(session.items, recorded()))
+        #: For each test, the place of its unit in that order.
+        self._places = {at: place for place, unit in enumerate(self._units) for at in unit}
         self._count = min(count, len(self._units))
         self._workers: dict[Connection, Handle] = {}
         self._started = 0
@@ -247,8 +251,8 @@ class Controller:
         worker.end()
         if worker.assigned:
             self._fail(worker, worker.assigned.popleft(), f"the worker that ran this test {problem}", "call")
-        if worker.assigned:
-            self._units.appendleft(list(worker.assigned))
+        for _, unit in groupby(worker.assigned, self._places.__getitem__):
+            insort(self._units, list(unit), key=lambda each: self._places[each[0]])
         if self._units and not self._stopped:
             self._start()
 

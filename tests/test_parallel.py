@@ -120,7 +120,7 @@ def _wait_until_gone(pid: int) -> None:
         pytest.fail(f"process {pid} still exists")
 
 
-@pytest.mark.slow  # twelve seconds; and a worker that hangs when it exits is not always reported
+@pytest.mark.costly  # it waits for processes that hang
 def test_tests_that_hang_fail_with_their_stacks(tmp_path: Path) -> None:
     for name, text in {"call": HANGING, "fixture": HANGING_FIXTURE, "orphan": ORPHAN}.items():
         (tmp_path / f"test_{name}.py").write_text(text)
