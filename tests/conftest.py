@@ -128,6 +128,15 @@ def quick_collections() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def no_background() -> Iterator[None]:
+    """Without timed syncs, checkpoints and maintenance: a test that fails the n-th call would also count theirs."""
+    from sawlog import background
+
+    with background.suspended():
+        yield
+
+
 def pytest_collection_finish() -> None:
     """The tests run with the collector that users have."""
     gc.enable()

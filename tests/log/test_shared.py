@@ -239,6 +239,7 @@ def test_a_failed_fsync_leaves_no_note_and_is_not_tried_again(tmp_path: Path) ->
     assert contents(watched) in ([b"a", b"c"], [b"a", b"b", b"c"])
 
 
+@pytest.mark.usefixtures("no_background")
 @pytest.mark.sampled(1)  # 0.3 s each
 @pytest.mark.parametrize("stride", [pytest.param(6, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("effect", ["nothing", "part", "all"])

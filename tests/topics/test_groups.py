@@ -340,6 +340,7 @@ def committed_with(fault: Fault | None) -> tuple[int, bool]:
 
 
 # The quick form takes some of the calls and one effect; the seed chooses.
+@pytest.mark.usefixtures("no_background")
 @pytest.mark.parametrize("count", [pytest.param(8, id="some"), pytest.param(None, id="all", marks=pytest.mark.slow)])
 def test_a_commit_is_there_as_a_whole_or_not_at_all_whatever_fails(count: int | None) -> None:
     effects: list[Any] = ["nothing", "part", "all"]

@@ -33,6 +33,8 @@ from ..faults.disk import FaultyStorage
 from ..faults.seeds import repeat, shuffled, some_of
 from .stores import copied
 
+pytestmark = pytest.mark.usefixtures("no_background")
+
 State = dict[str, Any]
 Effect = Literal["nothing", "part", "all"]
 EFFECTS: list[Effect] = ["nothing", "part", "all"]

@@ -35,6 +35,8 @@ from ..keyed import Filling
 from ..sampling import some_of, some_or_all
 
 CHANGES = frozenset({"append", "create", "remove", "rename", "replace", "sync", "truncate", "write_at"})
+pytestmark = pytest.mark.usefixtures("no_background")
+
 CONFIG = LogConfig(segment_bytes=9000, index_interval_bytes=300, durability="os", checkpoint_interval_ms=3_600_000)
 Content = tuple[tuple[str, bytes], ...]
 KILLS = int(os.environ.get("SAWLOG_KILLS", "2"))
