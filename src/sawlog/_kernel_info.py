@@ -10,7 +10,7 @@ from .batch import kernel
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """Whether the kernel is compiled in this process, and the file it was loaded from."""
+    """Build of the kernel in this process: compiled or interpreted, and the file it was loaded from."""
 
     compiled: bool
     path: str

@@ -107,7 +107,7 @@ def serve(
 
 def _config(file: Path | None, flags: Iterable[tuple[str, str, object]], pairs: list[str]) -> BrokerConfig:
     """Merge the settings of the file, of `--set` and of the flags (option, setting, value or None); later ones win.
-    Each source is checked by itself, so that an error names it."""
+    Each source is checked separately, so that an error names it."""
     from ..broker.config import BrokerConfig, changed, checked, from_text, read_toml
 
     given = {} if file is None else read_toml(file)

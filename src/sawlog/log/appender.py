@@ -312,8 +312,8 @@ class Appender(kernel.AppenderFields):
             self.encoders.give_back(encoder)
 
     def recover(self, error: BaseException | None = None) -> None:
-        """Complete a change that was interrupted or has failed, if it counts as written; otherwise remove what it has
-        left. Can be interrupted and called again. The caller holds the lock."""
+        """Complete a failed or interrupted change if it counts as written; otherwise roll it back. Can be interrupted
+        and called again. The caller holds the lock."""
         active, durability = self.active, self.durability
         if isinstance(error, StorageError) and error.torn:
             durability.fail(error)
@@ -539,8 +539,8 @@ class Appender(kernel.AppenderFields):
             lowest, following = segments.lowest_offset, segments.next_offset
             if segments.log_start <= offset < lowest:
                 raise InvalidConfig(
-                    f"the log {self.directory.path} cannot be truncated to offset {offset}: what is below offset "
-                    f"{lowest} is only in its replica, which is never truncated"
+                    f"the log {self.directory.path} cannot be truncated to offset {offset}: the records below "
+                    f"offset {lowest} are only in its replica, which is never truncated"
                 )
             if not lowest <= offset <= following:
                 raise OffsetOutOfRange(offset, lowest, following, self.directory.path)

@@ -2,8 +2,8 @@
 
 `AsyncAppender` collects the appends of the tasks of one event loop. While a thread writes and syncs one batch, the next
 one fills; each task wakes up with its own offset. A thousand tasks that append durably thus share one fdatasync and one
-batch header. If the policy does not wait for the disk and no other thread is appending, the loop writes by itself,
-which is faster than handing the batch to a thread.
+batch header. If the policy does not wait for the disk and no other thread is appending, the loop writes the batch
+itself, which is faster than handing it to a thread.
 
 `AsyncAppenders` keeps one `AsyncAppender` per event loop that uses a log. `in_thread`, `past_recall` and `outcome` run
 blocking calls for the asyncio classes, with defined behaviour under cancellation.

@@ -1,11 +1,11 @@
-"""Catching up: what a writer knows of its log, learned from the headers of the batches.
+"""Catching up: rebuild a writer's state from the headers of the batches in its log.
 
 A writer keeps sparse indexes, timestamps, producers, transactions and leader epochs in memory. All of this is a fold
 over the headers, in the order of their offsets, so it can begin anywhere:
 
 - `replayed` begins at the state in the file `producers`, or at the beginning of the log. Opening a log ends with it,
   after recovery has verified the batches and indexed them.
-- `catch_up` begins at what a process knew when it last had the lock, and continues with the batches that other
+- `catch_up` begins at the state of a process when it last had the lock, and continues with the batches that other
   processes have appended since, across rotations.
 
 Both arrive at the same state: tests/log/test_catching_up.py compares them for random histories.

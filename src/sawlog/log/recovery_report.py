@@ -110,7 +110,7 @@ class RecoveryFinding:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """Everything recovery found and did. True if the log is free of corruption."""
+    """Findings and actions of a recovery. As a boolean: true if nothing was lost or damaged."""
 
     #: True if the log is new, or was closed cleanly and still ended there.
     clean: bool = True

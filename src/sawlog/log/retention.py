@@ -75,8 +75,8 @@ def _shortened(segments: SegmentSet, offset: int) -> RemoteSegments | None:
     if not remote.is_known:
         raise RemoteUnavailable(
             errno.EAGAIN,
-            f"the start of {segments.directory.path} cannot be moved to offset {offset}: its list of what is only in "
-            "the replica is missing or damaged; `sawlog maintenance` restores it from there",
+            f"the start of {segments.directory.path} cannot be moved to offset {offset}: its list of the segments "
+            "that only the replica has is missing or damaged; `sawlog maintenance` restores it from the replica",
         )
     return remote.trimmed(offset) if offset < remote.end else None
 

@@ -115,7 +115,7 @@ class SharedLog:
         found = note = TurnNote.decode(held.found)
         if note is not None and not self._ends_at(note):
             note = None
-        if note is None or self._kept is None or not self._goes_on(self._kept[1], held, note):
+        if note is None or self._kept is None or not self._can_continue(self._kept[1], held, note):
             self._discard()
             self._kept = self._open(held, note, 0 if found is None else found.next_offset)
         return self._kept
@@ -124,8 +124,8 @@ class SharedLog:
         name = file_name(note.segment)
         return self._directory.exists(name) and self._directory.size(name) == note.position
 
-    def _goes_on(self, appender: Appender, held: Lock, note: TurnNote) -> bool:
-        """Return True if this process is up to date, or could catch up with what was appended since."""
+    def _can_continue(self, appender: Appender, held: Lock, note: TurnNote) -> bool:
+        """Return True if this process is up to date, or could read the headers of the batches appended since."""
         if note.shape != self._shape or appender.durability.failure is not None:
             return False
         return appender.resume(held, (note.next_offset, note.segment, note.position))

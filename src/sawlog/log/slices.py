@@ -2,7 +2,7 @@
 
 `plan` splits a range of offsets into slices of about equal size, by the sparse index, without reading a record. A slice
 has a file, offsets and byte positions, so that a task opens only one file: it need not list the directory, nor scan the
-segment that is still being written. `read` checks every batch, as all reading does.
+segment that is still being written. `read` checks every batch, like any other read.
 
 **A slice is complete.** It has the leader epoch in which it was planned (see epochs.py). Its reader gets every record
 with an offset from its start to its end, or `DataLoss`:

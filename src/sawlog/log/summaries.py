@@ -2,10 +2,10 @@
 
 A *block* is about a megabyte of neighbouring batches of one segment. Its offsets, its number of records and its largest
 timestamp come from the batches' headers; its smallest timestamp, which no header has, from the lengths and timestamps
-of its records, and only if somebody asks. So a query for a range of time reads only blocks that overlap with it, and
+of its records, and only on request. So a query for a range of time reads only blocks that overlap with it, and
 `count(*)`, `min` and `max` need no record at all.
 
-What is known of a sealed segment is kept as long as the log is open: it does not change. That of the segment that is
+The summary of a sealed segment, which does not change, is kept as long as the log is open. That of the segment that is
 still written to is computed again when it has grown. Only structure is checked here, not checksums, as with an index:
 what is read afterwards is checked then.
 

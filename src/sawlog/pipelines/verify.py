@@ -1,7 +1,7 @@
 """`verify`: check every batch of every segment of a store in parallel, and report the damage.
 
 The driver lists the segments, the tasks read them; no lock is taken and nothing is changed, so it may run next to
-writers. The exit code of its command line is 4 if there is damage. Segments that are replaced meanwhile (compaction,
+writers. The command exits with 4 if there is damage. Segments that are replaced meanwhile (compaction,
 merging) are looked up again under their new names.
 """
 

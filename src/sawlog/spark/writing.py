@@ -91,7 +91,7 @@ class PartitionOutput:
 
     @property
     def is_large(self) -> bool:
-        """The bytes in memory are enough for a segment."""
+        """True if the bytes in memory are enough for a segment."""
         return staging.ADOPT_BYTES <= self.buffer.size_bytes <= self._segment_bytes
 
     @property

@@ -242,7 +242,7 @@ def _bounds(node: Node) -> Bounds:
 
 
 def _comparison(node: Call) -> Bounds:
-    """Bounds of a comparison between a column and a constant."""
+    """Return the bounds that a comparison between a column and a constant implies."""
     if len(node.arguments) != 2:
         return EVERYTHING
     function, (left, right) = node.function, node.arguments

@@ -234,7 +234,8 @@ def _app(topic_id: str, number: int, said: str) -> str:
 
 
 def _marks(table: Opened, topic_id: str) -> dict[int, Mark]:
-    """Read the marks of every partition up to the first one without: each commit records all of them."""
+    """Read the marks of the partitions in order, up to the first partition without one: each commit has the marks of
+    all."""
     marks: dict[int, Mark] = {}
     while True:
         number = len(marks)

@@ -194,7 +194,7 @@ class FaultyDirectory:
         raise error
 
     def _failing_at_the_end(self, operation: str) -> AbstractContextManager[None]:
-        """Keep names pending on a simulated disk while a call runs whose last step, the directory fsync, fails."""
+        """On a simulated disk, keep name changes pending during a call whose last step, the directory fsync, fails."""
         doubting: Callable[[], AbstractContextManager[None]] = getattr(self.inner, "doubting", nullcontext)
         return doubting() if operation in _END_IN_SYNC else nullcontext()
 

@@ -1,4 +1,4 @@
-"""What Kafka's codecs share: limits on decompressed sizes, and running a decoder into a buffer of at most that size.
+"""Shared by Kafka's codecs: the limit on decompressed sizes, and decoding into a buffer of at most that size.
 
 A result is never longer than `limit_of(input bytes, max_bytes)`. The output is allocated once; errors of a codec's
 library are converted (see compression.py). Pure functions over buffers, safe from any thread.

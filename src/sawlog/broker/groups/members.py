@@ -1,8 +1,8 @@
 """Members of groups: their requests, responses, subscriptions and timers.
 
-`Members` is the membership of a group of either protocol. `ClassicMembers` adds what a group of the classic protocol
-agrees on: its leader, and the protocols that all members support. It has no timers and no states. All members always
-have a protocol in common: check `is_compatible` before adding or changing one.
+`Members` is the membership of a group of either protocol. `ClassicMembers` adds the two things on which a
+classic group agrees: its leader, and the protocols that all members support. It has no timers and no states. All
+members always have a protocol in common: check `is_compatible` before adding or changing one.
 
 The classic protocol carries subscriptions and assignments as opaque bytes (`SUBSCRIPTION` and `ASSIGNMENT`). The
 coordinator passes these on unread. It parses them only to find the readers of a topic, to check whether a restarted

@@ -1,6 +1,6 @@
 """Operations and resources that each Kafka API requires.
 
-`API_REQUIREMENTS` has an entry for every API, so that none can be forgotten: a request without an entry fails.
+`API_REQUIREMENTS` has an entry for every API, and a request without an entry fails, so none is forgotten.
 `call_authorized` checks what a request needs as a whole before it calls the handler. Most requests name several
 resources, and those that the client may not use get an error of their own: the handlers check them with
 `Context.require`. The comments say what they require. A broker without bindings checks nothing.

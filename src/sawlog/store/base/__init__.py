@@ -4,7 +4,7 @@ Each class has a small abstract core and implements everything else on top of it
 `ObjectPartition` one on object storage; `DirectoryStore` and `DirectoryTopic` keep their partitions in a directory,
 `ObjectStore` and `ObjectTopic` in a bucket. A backend overrides an implemented method only where it is faster.
 
-Backends differ in what they can do at all. They say so: `store.supports_snapshots`, `store.supports_tables`,
+Backends differ in their capabilities, which programs can query: `store.supports_snapshots`, `store.supports_tables`,
 `store.supports_truncation`. A call that a backend does not support raises `StorageError` with `ENOTSUP`.
 
 Typed views, SQL, data frames and consumers are built on these classes. The methods that return them import them on

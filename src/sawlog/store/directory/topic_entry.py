@@ -93,7 +93,7 @@ class TopicEntry:
         checksummed.store(directory, TOPIC, fields)
 
     def extra_in(self, directory: Directory) -> list[str]:
-        """Return partitions that are not in topic.json: leftovers of an interrupted `alter`."""
+        """Return the partition directories that topic.json does not list: leftovers of an interrupted `alter`."""
         return [
             name
             for name in directory.children()

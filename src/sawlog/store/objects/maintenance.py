@@ -129,7 +129,7 @@ class _Partition(NamedTuple):
         return min(SEGMENT_BYTES, self.log.segment_bytes)
 
     def is_aborted(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return which of these batches belong to an aborted transaction."""
+        """Return a mask of the batches that belong to aborted transactions."""
         return aborted_rows(rows, lambda first, last: self.aborted)
 
 

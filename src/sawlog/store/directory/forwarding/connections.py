@@ -37,7 +37,7 @@ def note_of(address: str) -> bytes:
 
 
 class PeerConnection:
-    """Connection to a process that holds partitions. For one thread.
+    """Connection to a process that holds partitions. Not thread-safe.
 
     When the connection closes, the other process looks for the intents that were prepared on it, and places and
     completes those that exist. Errors that it reports are raised unchanged.

@@ -199,7 +199,7 @@ class Intents:
         return intent
 
     def _place_all(self, intent: Intent, logs: Sequence[Log]) -> None:
-        """Write the intent and place its parts. The caller holds the logs."""
+        """Write the intent and place its parts. The caller holds the locks of the logs."""
         written = False
         try:
             for part, log in zip(intent.parts, logs, strict=True):

@@ -239,8 +239,8 @@ class StagingDirectory:
         return StagedFile(self.directory, file_name(id_, label))
 
     def lend(self, id_: str, label: str, seconds: float = _LEASE_S) -> None:
-        """Protect the staged files of an id from removal for that long without a holder: tasks stage and end before
-        their job commits. Each label once."""
+        """Protect the staged files of an id from removal for that long, although no process holds them: tasks stage
+        and end before their job commits. Each label once."""
         self._write_lease(file_name(id_, label, LEASE), seconds)
 
     def withdraw(self, id_: str, label: str) -> None:
