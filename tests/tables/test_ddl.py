@@ -23,10 +23,10 @@ from sawlog.tables import columns
     ],
 )
 def test_a_type_that_is_shown_can_be_read_again(text: str, kind: pa.DataType | None) -> None:
-    found = columns.parsed_type(text)
+    found = columns.parsed(f"it {text}").field(0).type
     if kind is not None:
         assert found == kind
-    assert columns.parsed_type(columns.shown(found)) == found
+    assert columns.parsed(f"it {columns.shown(found)}").field(0).type == found
 
 
 def test_columns_may_have_quotes_comments_and_not_null() -> None:

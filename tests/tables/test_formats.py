@@ -64,8 +64,8 @@ def test_marks_may_move_without_a_file(lake: Lake) -> None:
 
 
 def test_new_columns_are_null_in_older_rows(lake: Lake) -> None:
-    deep = WITH_WHO.append(pa.field("place", columns.parsed_type("struct<a:int>")))
-    deeper = WITH_WHO.append(pa.field("place", columns.parsed_type("struct<a:int,b:string>")))
+    deep = WITH_WHO.append(columns.parsed("place struct<a:int>").field(0))
+    deeper = WITH_WHO.append(columns.parsed("place struct<a:int,b:string>").field(0))
     lake.commit(lake.write(offsets(0, 0, 2)), ends={0: 2})
     lake.commit(lake.write(offsets(0, 2, 4), deep, who="x", place={"a": 1}), ends={0: 4}, schema=deep)
     lake.commit(lake.write(offsets(0, 4, 5), deeper, place={"a": 1, "b": "z"}), ends={0: 5}, schema=deeper)

@@ -163,11 +163,6 @@ def parsed(text: str) -> pa.Schema:
     return columns_of(parse(text))
 
 
-def parsed_type(text: str) -> pa.DataType:
-    """Parse one type, such as `array<int>`."""
-    return parsed(f"it {text}").field(0).type
-
-
 def shown(kind: pa.DataType) -> str:
     """Format a type as DDL. Raises `InvalidConfig` for types without one."""
     if kind in _WORDS:

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table as Opened
 
-NAMESPACE = "sawlog"
 CATALOG = "catalog.db"
 _TOPIC, _TOPIC_ID, _MARKS, _BY = "sawlog.topic", "sawlog.topic-id", "sawlog.marks", "sawlog.by"
 

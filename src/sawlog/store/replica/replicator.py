@@ -78,11 +78,6 @@ class Progress:
             max((each.seconds for each in all_), default=0.0),
         )
 
-    @property
-    def is_caught_up(self) -> bool:
-        """True if nothing was left after the last round."""
-        return not self.lag.records
-
 
 #: Approximate size of a shipment, and of one partition's part in it.
 SHIPMENT_BYTES, PART_BYTES = 32 << 20, 8 << 20
