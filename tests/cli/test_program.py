@@ -396,6 +396,11 @@ def test_version(sawlog: Cli) -> None:
     ("arguments", "complaint"),
     [
         (["reed"], "No such command 'reed'"),
+        (["consume", "orders"], "no command 'consume'; did you mean `sawlog read TOPIC`?"),
+        (["tail"], "`sawlog read TOPIC --tail 10 --follow`?"),
+        (["ls"], "`sawlog topic list`?"),
+        (["topic", "ls"], "`sawlog topic list`?"),
+        (["groups", "reset"], "`sawlog groups seek`?"),
         (["topic"], "sawlog topic --help"),
         (["topic", "create"], "TOPIC"),
         (["topic", "create", "a", "--partitions", "many"], "'--partitions' / '-P': 'many' is not an integer;"),

@@ -17,6 +17,40 @@ from .conftest import Cli
 from .damage import flip_bit, segment_of
 
 
+def test_tail_prints_the_last_records_of_all_partitions_in_order_of_time(sawlog: Cli, data: Path) -> None:
+    with DirectoryStore.open(data) as store:
+        topic = store.create_topic("mixed", 3, durability="os")
+        for number in range(20):
+            topic.append(b"%d" % number, timestamp=1_700_000_000_000 + number, partition=number % 2)
+    assert sawlog("read", "mixed", "--tail", 3).ok().lines == ["17", "18", "19"]
+    assert sawlog("read", "mixed", "--tail", 3, "--grep", "8").ok().lines == ["18"]
+    assert sawlog("read", "mixed", "--tail", 100).ok().lines == [str(number) for number in range(20)]
+    assert sawlog("read", "mixed", "--tail", 2, "-p", 0).ok().lines == ["16", "18"]
+    assert [row["offset"] for row in sawlog("read", "mixed", "--tail", 2, "--output", "json").ok().json] == [9, 9]
+    assert "--tail or --offset" in sawlog("read", "mixed", "--tail", 3, "-o", "end").failed(2)
+    assert "group" in sawlog("read", "mixed", "--tail", 3, "--group", "g").failed(2)
+
+
+def test_tail_finds_its_records_behind_offsets_without_any(sawlog: Cli, data: Path) -> None:
+    with DirectoryStore.open(data) as store:
+        topic = store.create_topic("state", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0, durability="os")
+        for number in range(50):
+            topic.append(b"%d" % number, b"key" if number > 2 else b"%d" % number)
+        topic.partition(0).seal()
+        topic.append(b"last", b"key")
+        topic.partition(0).compact()
+    assert sawlog("read", "state", "--tail", 3).ok().lines[-1] == "last"
+    assert len(sawlog("read", "state", "--tail", 3).ok().lines) == 3
+
+
+def test_an_offset_from_the_end_of_several_partitions_is_explained(sawlog: Cli, orders: Path) -> None:
+    result = sawlog("read", "orders", "-o", "-3").ok()
+    assert len(result.lines) == 6
+    assert "-o -3 is per partition, and orders has several; --tail 3 prints the last 3 of all" in result.err
+    assert sawlog("read", "orders", "-o", "-3", "-p", 0).ok().err == ""
+    assert sawlog("read", "orders", "-o", "-3", "--output", "ndjson").ok().err == ""
+
+
 def test_values_are_printed_one_per_line_partition_by_partition(sawlog: Cli, orders: Path) -> None:
     assert sawlog("read", "orders").ok().lines == [*(f"a{n}" for n in range(10)), *(f"b{n}" for n in range(5))]
 

@@ -45,6 +45,40 @@ COMMANDS = {
     "bench": ("Benchmark this machine and disk.", "doctor", "bench"),
 }
 
+#: Names that other programs have for a command, and the command here.
+_OTHER_NAMES = {
+    **dict.fromkeys(("consume", "cat", "get", "fetch", "subscribe", "head", "print"), "read TOPIC"),
+    "tail": "read TOPIC --tail 10 --follow",
+    **dict.fromkeys(("send", "publish", "write", "append", "put", "push"), "produce TOPIC"),
+    **dict.fromkeys(("ls", "list", "topics"), "topic list"),
+    **dict.fromkeys(("create", "new", "init", "mk"), "topic create TOPIC"),
+    **dict.fromkeys(("describe", "show"), "topic describe TOPIC"),
+    **dict.fromkeys(("delete", "rm", "remove", "drop"), "topic delete TOPIC"),
+    **dict.fromkeys(("alter", "config", "set"), "topic alter TOPIC"),
+    **dict.fromkeys(("trim", "truncate"), "topic trim TOPIC"),
+    **dict.fromkeys(("query", "select", "duckdb"), "sql"),
+    **dict.fromkeys(("info", "status", "du", "count", "top"), "stats"),
+    **dict.fromkeys(("group", "consumers", "offsets", "lag"), "groups list"),
+    **dict.fromkeys(("broker", "server", "start", "kafka"), "serve"),
+    **dict.fromkeys(("check", "fsck", "test"), "verify"),
+    **dict.fromkeys(("dump", "hexdump"), "inspect FILE"),
+    **dict.fromkeys(("compact", "gc", "clean", "vacuum"), "maintenance"),
+    **dict.fromkeys(("backup", "copy", "sync", "mirror"), "replicate"),
+    **dict.fromkeys(("dlq", "retry"), "redrive TOPIC"),
+    **dict.fromkeys(("users",), "user list"),
+    **dict.fromkeys(("acls",), "acl list"),
+    **dict.fromkeys(("spark",), "pipeline"),
+    "version": "--version",
+}
+_OTHER_NAMES_IN_GROUPS = {
+    **dict.fromkeys(("ls", "show", "all"), "list"),
+    **dict.fromkeys(("rm", "remove", "drop"), "delete"),
+    **dict.fromkeys(("new", "mk"), "create"),
+    **dict.fromkeys(("show", "info", "get", "lag"), "describe"),
+    **dict.fromkeys(("set", "config", "update", "edit"), "alter"),
+    **dict.fromkeys(("reset", "move", "rewind"), "seek"),
+}
+
 #: Help for the options that typer adds.
 _TYPER_OPTIONS = {
     "install_completion": "Install completion for this shell: commands, options, topics and groups.",
@@ -150,6 +184,16 @@ class CommandGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
+    def other_name(self, name: str) -> str | None:
+        """Return the command of this group that another program calls `name`."""
+        found = _OTHER_NAMES_IN_GROUPS.get(name)
+        return found if found in self.commands else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and (ours := self.other_name(args[0])) is not None:
+            raise typer.BadParameter(f"no command {args[0]!r}; did you mean `{ctx.command_path} {ours}`?", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
     def summaries(self) -> Iterator[tuple[str, str]]:
         """Yield each command with its one-line summary."""
         for name, found in self.commands.items():
@@ -238,6 +282,9 @@ class _Program(CommandGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _Commands()  # type: ignore[assignment] # a read-only mapping: no command is added later
+
+    def other_name(self, name: str) -> str | None:
+        return _OTHER_NAMES.get(name)
 
     def summaries(self) -> Iterator[tuple[str, str]]:
         yield from ((name, summary) for name, (summary, _, _) in COMMANDS.items())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -42,7 +43,7 @@ from .options import (
     parsed,
 )
 from .output import Column, OutputFormat, Printer, columns, note
-from .parsing import EVERYTHING, Span, parse, resolve
+from .parsing import EVERYTHING, Anchor, Span, parse, resolve
 from .places import NamedLog, OpenLogs, open_any, open_logs
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ def read(
     broker: BrokerAt = None,
     log: LogDir = None,
     offset: str = option("--offset -o OFFSET", "Which records of each partition to read, see above.", "start"),
+    tail: int | None = option(
+        "--tail N", "Only the last N records of all partitions together, oldest first.", min=1, max=10**6
+    ),
     partition: Partitions = None,
     count: int | None = option("--count -n N", "Stop after N records.", min=0, max=2**62),
     form: str | None = option("--format -f FORMAT", "The format of each record, see above."),
@@ -111,7 +115,7 @@ def read(
       end                 none of the existing ones: with --follow, only new ones
       500                 from offset 500 on
       +10                 all but the first 10
-      -100                the last 100
+      -100                the last 100 of each partition; --tail 100 prints the last 100 of all partitions
       100:200             offsets 100 to 199
       :500                offsets below 500
       @-1h                timestamps of the last hour
@@ -126,6 +130,8 @@ def read(
       %K length of the key  %V length of the value (or %S)  %H number of headers
       %v{hex} %v{base64} %v{json} encode the value; the same for %k and %h
       \\n newline  \\t tab  \\xNN any byte  %% a percent sign
+
+    --tail compares the timestamps of the last records of the partitions. --grep then searches only these N records.
 
     A time selects records by timestamp. Timestamps need not follow the order of the offsets: the command finds the
     first matching record in the time index, then compares every record up to the end of the log.
@@ -142,7 +148,8 @@ def read(
 
     \b
     Examples:
-      sawlog read orders -d data -o -100
+      sawlog read orders -d data --tail 10
+      sawlog read orders -d data --tail 10 --follow
       sawlog read orders -d data -o @-1h: --grep '"status": *"failed"' --output ndjson
       sawlog read orders -d data -f '%d %p/%o %k: %v\\n' --follow -o end
       sawlog read orders -d data -o @2026-11-01:2026-11-02 --out orders.parquet
@@ -153,7 +160,9 @@ def read(
     if topic is None and log is None:
         raise typer.BadParameter("give a topic, or the directory of one partition with --log", param_hint="TOPIC")
     if group is not None:
-        _check_group(log, offset, partition, out, skip_damage)
+        _check_group(log, offset, tail, partition, out, skip_damage)
+    if tail is not None and offset != "start":
+        raise typer.BadParameter("give --tail or --offset, not both", param_hint="--tail")
     span = parsed("--offset", offset, parse)
     pattern = parsed("--grep", grep, _pattern)
     printing = _format(form, raw, output, out)
@@ -164,11 +173,18 @@ def read(
         return
     damage: list[str] = []
     with open_logs(data, log, topic, partition, broker, isolation=isolation) as opened:
-        found = partial(_records, opened, partial(resolve, span), damage=damage if skip_damage else None)
+        skipped = damage if skip_damage else None
+        if tail is None:
+            found = partial(_records, opened, partial(resolve, span), damage=skipped)
+        else:
+            found = partial(_newest, opened, tail, damage=skipped)
+        last = -span.start.number if span.start.anchor is Anchor.END and span.end is None else 0
+        if last > 0 and len(opened.places) > 1 and output in (None, "table") and not follow:
+            note(f"-o {offset} is per partition, and {topic} has several; --tail {last} prints the last {last} of all")
         if out is not None and out.suffix == ".parquet":
             if follow:
                 raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
-            if pattern is None and not skip_damage:
+            if pattern is None and not skip_damage and tail is None:
                 batches = _stored_batches(opened.places, span)
             else:
                 batches = _built_batches(_chosen(found(), span, pattern, count))
@@ -223,7 +239,12 @@ def _pattern(text: str) -> re.Pattern[bytes]:
 
 
 def _check_group(
-    log: Path | None, offset: str, partition: list[int] | None, out: Path | None, skip_damage: bool
+    log: Path | None,
+    offset: str,
+    tail: int | None,
+    partition: list[int] | None,
+    out: Path | None,
+    skip_damage: bool,
 ) -> None:
     """Refuse options that select partitions or offsets: the group determines both."""
     if log is not None:
@@ -233,6 +254,8 @@ def _check_group(
             "with --group, only start or end is allowed, for a new group; `sawlog groups seek` moves a group",
             param_hint="--offset",
         )
+    if tail is not None:
+        raise typer.BadParameter("the group determines which records are read", param_hint="--tail")
     if partition:
         raise typer.BadParameter("a group reads all partitions of a topic", param_hint="--partition")
     if skip_damage or (out is not None and out.suffix == ".parquet"):
@@ -297,6 +320,34 @@ def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> It
             damage.append(str(error))
             note(f"{place.name}: {error}")
             start = error.next_offset
+
+
+def _newest(
+    opened: OpenLogs, count: int, idle: Callable[[], None] | None = None, damage: list[str] | None = None
+) -> Iterator[Record]:
+    """Yield the last records of all partitions together, in the order of time as far as the partitions are; if `idle`
+    is given, then new records as `_records` does."""
+    ends = {place.name: place.next_offset for place in opened.places}
+    tails = [_tail(place, ends[place.name], count, damage) for place in opened.places]
+    newest: deque[Record] = deque()
+    while any(tails) and len(newest) < count:
+        newest.appendleft(max(filter(None, tails), key=lambda tail: tail[-1].timestamp).pop())
+    yield from newest
+    if idle is not None:
+        yield from _records(opened, lambda place: (ends[place.name], ends[place.name]), idle, damage)
+
+
+def _tail(place: NamedLog, end: int, count: int, damage: list[str] | None) -> list[Record]:
+    """Return the last records of a partition. Compaction and transactions leave offsets without a record."""
+    span, lowest = count, place.lowest_offset
+    while True:
+        damaged: list[str] = []
+        found = deque(_scan(place, max(lowest, end - span), end, None if damage is None else damaged), maxlen=count)
+        if len(found) == count or end - span <= lowest:
+            if damage is not None:
+                damage += damaged
+            return list(found)
+        span *= 4
 
 
 def _records(
