@@ -251,6 +251,8 @@ def test_an_example_of_the_help_runs_as_printed(path: str, line: str, place: Pat
         run("sawlog user add ann -d data", place)
     if path == "bench":
         line += " --seconds 0.05"
+    if path == "demo":
+        line += " --records 1000"
     if path in ("topic delete", "topic trim") and not re.search("--yes|--dry-run", line):
         assert "give --yes" in Cli(place / "data")(*shlex.split(line)[1:]).failed(2)  # in a terminal it asks
         line += " --yes"

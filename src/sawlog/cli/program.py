@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 #: Summary, module and attribute of each command, in the order of the help.
 COMMANDS = {
+    "demo": ("See it work: a million records, kill -9, recovery, a query.", "demo", "demo"),
     "topic": ("Create, list, change and delete topics.", "topic", "topics"),
     "produce": ("Write records, from stdin or files.", "produce", "produce"),
     "read": ("Print records: all, the last N, a range, or since a time.", "read", "read"),
