@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -182,6 +183,7 @@ def test_ctrl_c_while_producing_keeps_accepted_records(program: Program, sawlog:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
+    assert b"interrupted; stored 1 record to orders" in err
     assert b"Traceback" not in err
     sawlog("verify").ok()
 
@@ -211,7 +213,7 @@ def test_sigterm_ends_a_command_in_order(program: Program, sawlog: Cli, orders: 
     process.terminate()
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGTERM
-    assert b"1 record to orders" in err
+    assert b"interrupted; stored 1 record to orders" in err
     assert sawlog("inspect", orders / "topics/orders/partition-1/checkpoint", "--output", "json").json["clean"] is True
 
 
@@ -372,6 +374,8 @@ def test_progress_is_shown_on_a_terminal_only(program: Program, sawlog: Cli, ord
     code, seen = in_terminal(program, "produce", "orders", file)
     assert code == 0
     assert "producing" in seen
+    assert re.search(r"\d%", seen)
+    assert re.search(r"[\d,]+ records, [\d.]+[kM]?/s", seen)
     assert sawlog("produce", "orders", file).ok().err.startswith("20,000 records to orders")
 
 

@@ -34,18 +34,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, islice
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import typer
 
-from ..display import count_text, size_text
+from ..display import count_text, rate_text, size_text
 from . import FAILED
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 GAP = 2
+#: Interval between two updates of a progress bar.
+_DRAW_EVERY_S = 0.1
 #: A column is not truncated below this width.
 _NARROWEST = 8
 
@@ -397,23 +400,29 @@ def confirm(what: str, yes: bool) -> None:
 
 
 class ProgressBar:
-    """A progress bar. Without a terminal it only counts. A `total` of None is unknown.
+    """A progress bar: percentage, amount, rate and remaining time. Without a terminal it only counts.
 
-    `quiet` disables drawing, for input that is typed into the same terminal.
+    A `total` of None is unknown. If `size_bytes` is given, the percentage is that of the bytes of the input, whose
+    records nobody has counted. `quiet` disables drawing, for input that is typed into the same terminal.
     """
 
-    def __init__(self, title: str, total: int | None, unit: str, *, quiet: bool = False) -> None:
-        self._title, self._total, self._unit = title, total, unit
+    def __init__(
+        self, title: str, total: int | None, unit: str, *, size_bytes: int | None = None, quiet: bool = False
+    ) -> None:
+        self._title, self._total, self._unit = title, size_bytes or total, unit
+        self._by_size = bool(size_bytes)
         self._quiet = quiet
         self._bar: RichProgress | None = None
         self._task: Any = None
+        self._began = self._next_draw = 0.0
         self.done = 0
 
     def __enter__(self) -> ProgressBar:
         if sys.stderr.isatty() and not self._quiet:
+            self._began = monotonic()
             self._bar = self._start()
             self._bar.start()
-            self._task = self._bar.add_task(self._title, total=self._total, rate="")
+            self._task = self._bar.add_task(self._title, total=self._total, amount=self.amount())
         return self
 
     def __exit__(
@@ -422,32 +431,45 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
 
-    def advance(self, count: int) -> None:
-        """Add `count` to the progress."""
+    @property
+    def shown(self) -> bool:
+        """True if the bar is drawn."""
+        return self._bar is not None
+
+    def advance(self, count: int, position: int | None = None) -> None:
+        """Add `count` to the progress. `position` is the number of bytes of the input that were read."""
         self.done += count
-        if self._bar is not None:
-            self._bar.advance(self._task, count)
+        if self._bar is None or (now := monotonic()) < self._next_draw:
+            return
+        self._next_draw = now + _DRAW_EVERY_S
+        reached = position if self._by_size else self.done
+        self._bar.update(self._task, completed=reached, amount=self.amount())
 
     def reach(self, done: int, total: int) -> None:
         """Set the progress, and the total, which may become known only now."""
         if self._bar is not None:
+            self._total = total
             self._bar.update(self._task, total=total)
         self.advance(done - self.done)
+
+    def amount(self) -> str:
+        """Return what is done, of how much, and the rate since the beginning."""
+        shown = size_text if self._unit == "bytes" else count_text
+        total = f" of {shown(self._total)}" if self._total and not self._by_size else ""
+        unit = "" if self._unit == "bytes" else f" {self._unit}"
+        rate = self.done / max(monotonic() - self._began, 1e-3)
+        return f"{shown(self.done)}{total}{unit}, {size_text(rate) if self._unit == 'bytes' else rate_text(rate)}/s"
 
     def _start(self) -> RichProgress:
         from rich import progress
         from rich.console import Console
 
-        amount: list[progress.ProgressColumn] = (
-            [progress.DownloadColumn(binary_units=True), progress.TransferSpeedColumn()]
-            if self._unit == "bytes"
-            else [progress.MofNCompleteColumn(), progress.TextColumn(self._unit)]
-        )
-        bar = [progress.BarColumn(), *amount, progress.TimeRemainingColumn()] if self._total is not None else amount
+        known = [progress.BarColumn(), progress.TaskProgressColumn(), progress.TimeRemainingColumn(compact=True)]
         return progress.Progress(
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}"),
-            *bar,
+            *(known if self._total is not None else []),
+            progress.TextColumn("{task.fields[amount]}"),
             console=Console(stderr=True),
             transient=True,
         )

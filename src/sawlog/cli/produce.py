@@ -126,11 +126,15 @@ def produce(
                 param_hint="--check",
             )
         producer = _Producer(into, options)
+        interrupted = False
         try:
             for path, each in sources:
                 producer.add(path, each)
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
+            interrupted = True
+            raise
         finally:
-            producer.report(Printer(output))
+            producer.report(Printer(output), interrupted=interrupted)
 
 
 def _created(store: AnyStore, topic: str, partition: int | None) -> AnyTopic:
@@ -189,6 +193,8 @@ class _Producer:
         self._topic, self._options = topic, options
         self._schema = schemas.parse(str(topic.settings[SCHEMA])) if options.check else None
         self._records = self._size_bytes = self._skipped = 0
+        #: True if storing failed, so that the last of the counted records may be missing.
+        self._uncertain = False
         self._began = monotonic()
 
     def add(self, path: Path | None, kind: InputFormat) -> None:
@@ -199,9 +205,8 @@ class _Producer:
             elif kind == "parquet" and not self._options.single:
                 self._add_tables(stream)
             else:
-                self._add_all(
-                    read_input(kind, stream, self._options.fields), path, "row" if kind == "parquet" else "line"
-                )
+                entries = read_input(kind, stream, self._options.fields)
+                self._add_all(entries, stream, path, "row" if kind == "parquet" else "line")
 
     def _sink(self) -> Sink:
         """Open a sink. Leaving its block stores all appended records, even after an error."""
@@ -212,13 +217,27 @@ class _Producer:
             return topic._partition_writer(partition, linger_ms=_LINGER_MS)
         return topic.writer(linger_ms=_LINGER_MS)
 
-    def _add_all(self, entries: Parts, path: Path | None, unit: str) -> None:
+    def _add_all(self, entries: Parts, stream: BinaryIO, path: Path | None, unit: str) -> None:
         """Append records one by one. `unit` names a part of the input in messages."""
-        with self._sink() as sink, ProgressBar("producing", None, "records", quiet=_is_typed(path)) as progress:
+        raised: BaseException | None = None
+        try:
+            with self._sink() as sink:
+                try:
+                    self._add_each(sink, entries, stream, path, unit)
+                except BaseException as error:
+                    raised = error
+                    raise
+        except BaseException as error:
+            self._uncertain |= error is not raised  # leaving the sink has failed
+            raise
+
+    def _add_each(self, sink: Sink, entries: Parts, stream: BinaryIO, path: Path | None, unit: str) -> None:
+        size = path.stat().st_size if path is not None and stream.seekable() else None
+        with ProgressBar("producing", None, "records", size_bytes=size, quiet=_is_typed(path)) as progress:
             for each in entries:
                 reason = each.reason if isinstance(each, BadInput) else self._append(sink, each)
                 if reason is None:
-                    progress.advance(1)
+                    progress.advance(1, stream.tell() if size and progress.shown else None)
                     self._wait()
                     continue
                 error = BadInput(each.where, reason, f"{path or 'stdin'}, {unit}")
@@ -286,14 +305,15 @@ class _Producer:
             self._records += 1
             self._size_bytes += progress.done
 
-    def report(self, printer: Printer) -> None:
+    def report(self, printer: Printer, *, interrupted: bool) -> None:
         """Print what was stored."""
         seconds = monotonic() - self._began
         skipped = f", {self._skipped:,} skipped" if self._skipped else ""
+        most = "at most " if self._uncertain else ""
         stored = f"{counted(self._records, 'record')} to {self._topic.name}, {size_text(self._size_bytes)}{skipped}"
         counts = {"records": self._records, "size_bytes": self._size_bytes, "skipped": self._skipped}
-        fields = {"topic": self._topic.name, **counts, "seconds": round(seconds, 3)}
-        printer.outcome(f"{stored}, {seconds:.2f} s", fields)
+        fields = {"topic": self._topic.name, **counts, "seconds": round(seconds, 3), "interrupted": interrupted}
+        printer.outcome(f"{'interrupted; stored ' if interrupted else ''}{most}{stored}, {seconds:.2f} s", fields)
 
 
 def _is_typed(path: Path | None) -> bool:
