@@ -43,9 +43,9 @@ ORDER = {"customer": {"id": "7"}, "placed_at": "2026-11-01T08:00:00Z", "status":
 AVRO = {"type": "record", "name": "Order", "fields": [{"name": "status", "type": "string"}]}
 
 
-#: First words of the examples of commands that run until they are stopped. The quick tests run the first example of
-#: each.
-STARTED = ("sawlog serve", "sawlog replicate data s3://bucket/store", "sawlog store test")
+#: First words of the examples of commands that run until they are stopped, or that start processes. The quick tests run
+#: the first example of each.
+STARTED = ("sawlog demo", "sawlog serve", "sawlog replicate data s3://bucket/store", "sawlog store test")
 
 
 def examples() -> Iterator[Any]:
@@ -57,7 +57,8 @@ def examples() -> Iterator[Any]:
         _, _, text = (found.help or "").partition("Examples:")
         for line in filter(None, map(str.strip, text.splitlines())):
             begins = next((each for each in STARTED if line.startswith(each) and "--once" not in line), line)
-            yield pytest.param(" ".join(path), line, marks=[pytest.mark.slow] if begins in seen else [])
+            marks = [pytest.mark.slow] if begins in seen else [pytest.mark.costly] if path == ("demo",) else []
+            yield pytest.param(" ".join(path), line, marks=marks)
             seen.add(begins)
 
 
@@ -334,7 +335,7 @@ def test_a_command_in_a_message_runs(hint: str, place: Path, template: Path) -> 
     if path is None:
         assert words[0] in {group for group, *more in ALL if more}
         return
-    if path in (("serve",), ("replicate",), ("restore",)):  # the examples of their help run
+    if path in (("demo",), ("serve",), ("replicate",), ("restore",)):  # the examples of their help run
         return
     needed = [option for option in ALL[path].params if option.required]
     given = [word for word in words[len(path) :] if not word.startswith("-")]
