@@ -43,6 +43,7 @@ from tests.objects.proxy import Faults, Proxy  # noqa: E402
 
 import sawlog  # noqa: E402
 from sawlog.batch.build import encode  # noqa: E402
+from sawlog.log.ingest import checked_rows  # noqa: E402
 from sawlog.spark import commit as spark_commit  # noqa: E402
 from sawlog.spark.options import write_options  # noqa: E402
 from sawlog.spark.writing import StagedPartition, TaskCommit  # noqa: E402
@@ -316,7 +317,8 @@ def _open(bench: Bench) -> list[Row]:
         topic = store.create_topic("t", partitions)
         data = encode([bytes(20)])
         session = store._session
-        actions = [topic.partition(number).action(data, trusted=True)[0] for number in range(partitions)]
+        rows = checked_rows(memoryview(data))
+        actions = [session.append_action(topic.id, number, data, rows)[0] for number in range(partitions)]
         for number in range(commits):
             session._journal.commit([[actions[number % partitions]]], data)
         session.checkpoint()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from sawlog import Log, LogConfig
+from sawlog import Log, LogConfig, units
 from sawlog.batch.text import parse_json
 from sawlog.cli import parsing
 from sawlog.errors import CorruptBatch, CorruptFile, InvalidConfig
@@ -205,7 +205,7 @@ def test_a_duration_that_is_no_number_any_more_is_a_value_error(text: str) -> No
 
 def test_a_size_that_is_no_number_any_more_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="too large"):
-        parsing.size_bytes("9" * 400 + ".5GiB")
+        units.size_bytes("9" * 400 + ".5GiB")
 
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
