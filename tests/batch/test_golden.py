@@ -1,8 +1,8 @@
 """Batches with known bytes: written by hand below, and stored in tests/golden.
 
-What is on disk today must be read in ten years, and what we write today must be what Kafka reads. So the
-drawings say what the bytes mean, the files are those bytes, our encoder has to make exactly them, and our
-decoder and two Kafka clients have to read them. tests/golden/README.md says where each file comes from.
+A batch written today must be readable in ten years, and by Kafka. Our encoder must produce exactly these bytes;
+our decoder and two Kafka clients must read them. Comments in the hexadecimal drawings explain the fields, and
+tests/golden/README.md gives the origin of each file.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Hostile bytes: flipped, cut and invented ones, with wrong lengths and a matching CRC.
+"""Hostile batches: flipped, truncated and invented bytes, wrong lengths with a matching CRC.
 
-The promise: whoever reads them gets records or a `SawlogError`, never another error, never a crash, never a
-read outside the buffer, never more work than there are bytes. The kernel's functions give back what they
-document, or `ValueError` for a range that is not in the buffer.
+Readers return records or raise a `SawlogError`: no other error, no crash, no read outside the buffer, no more work
+than the size of the input justifies. The kernel's functions return what they document, or raise `ValueError` for a
+range outside the buffer.
 
-Three judges. The interpreted kernel, which cannot read outside a buffer and does not wrap numbers round, has
-to come to the same result as the packaged one. `decode` and `to_arrow` have to agree on whether a batch is
-sound and on what is in it. And what is whole and unharmed has to be read.
+Three checks: the interpreted kernel, which cannot read outside a buffer and whose integers do not overflow, returns the
+same as the packaged one; `decode` and `to_arrow` agree on whether a batch is valid and on its records; undamaged
+batches can always be read.
 """
 
 from __future__ import annotations

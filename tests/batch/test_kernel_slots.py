@@ -26,7 +26,7 @@ def slots(kernel: Any, buffer: bytes | bytearray, secret: int = 1, *, writable: 
 
 
 def found(kernel: Any, data: bytes, secret: int = 1) -> Any:
-    """Return what a reader loads from some bytes."""
+    """Return the numbers that a reader loads from these bytes."""
     return slots(kernel, bytes(data), secret, writable=False).load()
 
 

@@ -1,8 +1,8 @@
 """Both forms of the kernel: the one that the package runs (usually compiled), and the interpreted source.
 
-The interpreter checks every index and never wraps a number round, so it is the judge of the compiled kernel,
-which does neither. `BOTH` is for tests that hold for either; `scan` and `columns` say what a kernel makes of
-some bytes in a form that can be compared.
+The interpreter checks every index and its integers do not overflow, so the compiled kernel, which has neither
+protection, is compared with it. `BOTH` parametrizes tests over the two; `scan` and `columns` return results in a form
+that can be compared.
 """
 
 from __future__ import annotations

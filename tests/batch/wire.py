@@ -1,8 +1,7 @@
-"""A second implementation of RecordBatch v2: slow, and directly from the specification.
+"""A second implementation of RecordBatch v2: slow, and written directly from the specification.
 
-What lives here: `batch` and `record`, which write any batch, sound or not, and know nothing of the engine; a
-CRC-32C that works bit by bit; and `hex_bytes`, which reads bytes drawn with their meaning beside them. Tests
-use them to say what bytes ought to be, and to make the ones that nobody should ever send.
+`batch` and `record` encode any batch, valid or not, without using the package; `crc32c` works bit by bit;
+`hex_bytes` parses hexadecimal text with comments. Tests use them for the expected bytes, and for invalid batches.
 """
 
 from __future__ import annotations

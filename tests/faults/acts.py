@@ -25,7 +25,7 @@ _STAMP = 1_000_000_000_000
 
 
 class GivenUp(Exception):
-    """Somebody thinks better of it during an append."""
+    """Raised inside an append to abandon it."""
 
 
 def append(shift: Shift) -> None:
@@ -42,7 +42,7 @@ def append_many(shift: Shift) -> None:
 
 
 def append_arrow(shift: Shift) -> None:
-    """In several groups, over several segments."""
+    """Append Arrow rows as several batches, across several segments."""
     number, log = shift.some()
     values = shift.run.values(6, 150)
     table = pa.table({"value": pa.array(values, pa.binary())})
@@ -62,7 +62,7 @@ def append_batches(shift: Shift) -> None:
 
 
 def append_kept(shift: Shift) -> None:
-    """Batches that keep their offsets, with a gap before and between them."""
+    """Append batches with given offsets and gaps before and between them."""
     number, log = shift.some()
     values = shift.run.values(4, 90)
     raw, offset = bytearray(), log.next_offset + shift.random.randrange(2)
@@ -80,7 +80,7 @@ def advance(shift: Shift) -> None:
 
 
 def block(shift: Shift) -> None:
-    """Several appends that count together."""
+    """Group several appends into one."""
     number, log = shift.some()
     first, *others = shift.run.values(4, 120)
 
@@ -112,7 +112,7 @@ def block_given_up(shift: Shift) -> None:
 
 
 def block_truncated(shift: Shift) -> None:
-    """Records that nobody was shown are cut off again: no new epoch begins, and what follows counts."""
+    """Truncate records that no reader has seen: no new epoch begins, and later appends are kept."""
     number, log = shift.some()
     kept, cut, more = shift.run.values(2, 100), shift.run.values(4, 250), shift.run.values(2, 40)
     before = log.leader_epoch
@@ -137,7 +137,7 @@ def truncate(shift: Shift) -> None:
     number, log = shift.some()
     with log._hold():
         lowest, following = log.lowest_offset, log.next_offset
-    few = shift.random.random() < 0.7  # so that what is appended next takes all offsets that were read
+    few = shift.random.random() < 0.7  # so that the next append reuses all offsets that were read
     offset = shift.random.randrange(max(lowest, following - 4 if few else 0), following + 1)
     before, dropped = log.leader_epoch, offset < following
     shift.witness.begin_truncation(number, offset)
@@ -183,7 +183,7 @@ def sync(shift: Shift) -> None:
 
 
 def reopen(shift: Shift) -> None:
-    """In order: nothing is lost, so no epoch begins."""
+    """Reopen the log after a clean close: nothing is lost, so no epoch begins."""
     shift.hold_all()
     before = [shift.log(number)._leader_epochs for number in range(PARTITIONS)]
     shift.reopen()
@@ -204,7 +204,7 @@ def transaction(shift: Shift) -> None:
 
 
 def failing(shift: Shift) -> None:
-    """Some call fails, or there is no room, during something that counts together."""
+    """Fail a call, or fill the disk, during a group of appends."""
     chance = shift.random
     if chance.random() < 0.3:
         used = sum(map(len, shift.disk.content().values()))
@@ -228,7 +228,7 @@ def failing(shift: Shift) -> None:
 
 
 def restore_published(shift: Shift) -> None:
-    """Somebody puts back the file in which the end is published, while there is a writer; and the others read."""
+    """Restore an older file with the published end while a writer is open and readers read."""
     number = shift.random.randrange(PARTITIONS)
     restore(partition_of(shift.disk, number), shift.witness, number, shift.random)
     shift.look("a reader who is told an older end")
@@ -238,7 +238,7 @@ def restore_published(shift: Shift) -> None:
 
 
 def look(shift: Shift) -> None:
-    """A reader that starts fresh, and reads in every way there is."""
+    """Read in every way with a newly opened reader."""
     for number in range(PARTITIONS):
         with Log.open(partition_of(shift.disk, number), mode="r") as log:
             view = view_of("a new reader", log)
@@ -274,7 +274,7 @@ def _planner(shift: Shift) -> Planner:
 
 
 def plan(shift: Shift) -> None:
-    """A micro-batch is planned; it is read another time."""
+    """Plan a micro-batch, to be read later."""
     _planner(shift).plan(shift.random.choice((None, 3, 6)))
 
 
@@ -284,7 +284,7 @@ def micro_batch(shift: Shift) -> None:
         planner.finish()
 
 
-#: By the name that a plan calls it.
+#: Actions by their names in plans.
 ACTS: dict[str, Callable[[Shift], None]] = {
     each.__name__: each
     for each in (

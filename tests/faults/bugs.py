@@ -1,7 +1,7 @@
-"""The bugs that mutants.py plants: bugs that other stores have had, and bugs that a missing line would cause here.
+"""Bugs for mutants.py to plant: known bugs of other stores, and bugs that a missing line would cause here.
 
-Those with a link in /docs/internals/testing.md are incidents of other stores. Each story says in one sentence what is
-wrong; the edits say it in code.
+Those with a link in /docs/internals/testing.md are incidents of other stores. Each bug has a description in one
+sentence and the edits that plant it.
 """
 
 from __future__ import annotations
@@ -392,7 +392,7 @@ _STORING = (
     ),
 )
 
-#: What readers see, and the history that a position belongs to.
+#: Visibility of records, and leader epochs of positions.
 _SHOWING = (
     _mutant(
         "publish before sync",

@@ -1,5 +1,5 @@
-"""Which planted bugs do the quick tests find? `python -m tests.faults mutants --quick 3` makes three runs, each with a
-new seed.
+"""List the planted bugs that the quick tests find: `python -m tests.faults mutants --quick 3` makes three runs, each
+with a new seed.
 
 A run collects the quick tests once, as a plugin of pytest. Then it forks a process for each bug: the process plants the
 bug and runs the tests until one fails, the tests of the bug's fastest method first. A test that starts a process tests
@@ -43,12 +43,12 @@ _FIRST: Mapping[str, Sequence[str]] = {
     "promised": TESTS,
 }
 _FOLDERS = ("tests/faults", "tests/log", "tests/storage", "tests/topics", *TESTS)
-#: They plant bugs themselves, or compare this process with one that has no bug.
+#: Tests that plant bugs themselves, or compare this process with one that has no bug.
 _LEFT_OUT = (
     f"--ignore={_FAULTS}mutants.py",
     f"--deselect={_FAULTS}crashes.py::test_the_line_that_is_printed_replays_the_violation",
 )
-#: A bug that makes the tests take longer is found: they hang.
+#: A bug counts as found if the tests take longer than this: they hang.
 _PATIENCE_S = 600.0
 
 

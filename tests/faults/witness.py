@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 PARTITIONS = 2
-#: (visible end, leader epoch) as it is published.
+#: (visible end, leader epoch) as published.
 Told = tuple[int, int]
 
 
@@ -37,9 +37,9 @@ class Append:
     """One append: values by partition."""
 
     parts: Mapping[int, tuple[bytes, ...]]
-    #: It has neither returned nor failed.
+    #: True while it has neither returned nor failed.
     under_way: bool = True
-    #: It was interrupted, and parts of it may be there.
+    #: True if it was interrupted; parts of it may exist.
     broken: bool = False
 
 
@@ -57,7 +57,7 @@ class View:
 
 @dataclass
 class Witness:
-    """Of one topic; see the module's head."""
+    """Records that the readers of one topic have seen; see the module docstring."""
 
     always: bool
     appends: list[Append] = field(default_factory=list)
@@ -65,15 +65,15 @@ class Witness:
     sent: dict[bytes, int] = field(default_factory=dict)
     #: Values that no reader may see: rolled back, or truncated for good.
     banned: set[bytes] = field(default_factory=set)
-    #: Values that may go: a truncation, trim or compaction that concerns them has been asked for.
+    #: Values that may disappear: a truncation, trim or compaction of them was requested.
     going: set[bytes] = field(default_factory=set)
     #: Trimmed ones among them: if the checkpoint is lost they may return.
     trimmed: set[bytes] = field(default_factory=set)
-    #: By partition: offset -> value, as somebody saw it.
+    #: By partition: offset -> value, as a reader saw it.
     seen: list[dict[int, bytes]] = field(default_factory=lambda: [{} for _ in range(PARTITIONS)])
-    #: By partition: below this, power cuts take nothing.
+    #: By partition: a power cut loses no record below this offset.
     durable: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
-    #: By partition: the highest leader epoch that anybody saw.
+    #: By partition: the highest leader epoch that a reader saw.
     epoch: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
     #: Partitions whose epochs are lost and which no writer has opened since.
     unknown: set[int] = field(default_factory=set)
@@ -114,7 +114,7 @@ class Witness:
         )
 
     def complain(self, rule: str, what: str) -> None:
-        """Something is wrong; the first things are enough."""
+        """Record a violation. Only the first few are kept."""
         if len(self.trouble) < 5:
             self.trouble.append(f"{rule}: {what}")
 
@@ -125,7 +125,7 @@ class Witness:
     # --- what is done
 
     def send(self, parts: Mapping[int, Sequence[bytes]]) -> int:
-        """These are about to be appended, together; the number of the append."""
+        """Announce an append of these values and return its number."""
         number = len(self.appends)
         self.appends.append(Append({partition: tuple(values) for partition, values in parts.items()}))
         for values in parts.values():
@@ -133,15 +133,16 @@ class Witness:
         return number
 
     def stored(self, number: int) -> None:
-        """The append has returned."""
+        """Record that the append has returned."""
         self.appends[number] = replace(self.appends[number], under_way=False)
 
     def doubt(self, number: int) -> None:
-        """The append has failed, and so has the log: the next open decides what is there."""
+        """Record that the append and the log have failed: the next open decides which records exist."""
         self.appends[number] = replace(self.appends[number], under_way=False, broken=True)
 
     def refuse(self, number: int, only: Iterable[bytes] | None = None) -> None:
-        """The append has failed, or these of its values were rolled back; the log continues, no reader sees them."""
+        """Record that the append failed, or that these of its values were rolled back. The log continues, and no
+        reader sees them."""
         values = {value for part in self.appends[number].parts.values() for value in part}
         values = values if only is None else set(only)
         for partition, there in enumerate(self.seen):
@@ -153,30 +154,30 @@ class Witness:
             self.stored(number)
 
     def begin_truncation(self, partition: int, offset: int) -> None:
-        """A truncation of the records from `offset` on is about to begin."""
+        """Announce a truncation of the records from `offset` on."""
         self.going.update(value for at, value in self.seen[partition].items() if at >= offset)
         self.durable[partition] = min(self.durable[partition], offset)
 
     def end_truncation(self, partition: int, offset: int) -> None:
-        """The truncation is final."""
+        """Record that the truncation is final."""
         there = self.seen[partition]
         self.banned.update(value for at, value in there.items() if at >= offset)
         self.seen[partition] = {at: value for at, value in there.items() if at < offset}
 
     def begin_trim(self, partition: int, offset: int) -> None:
-        """A trim of the records below `offset` is about to begin."""
+        """Announce a trim of the records below `offset`."""
         below = {value for at, value in self.seen[partition].items() if at < offset}
         self.going |= below
         self.trimmed |= below
 
     def end_trim(self, partition: int, offset: int) -> None:
-        """The trim is final."""
+        """Record that the trim is final."""
         self.seen[partition] = {at: value for at, value in self.seen[partition].items() if at >= offset}
 
     # --- what happens
 
     def crash(self, *, power_cut: bool) -> None:
-        """Everything has ended; the operations in progress are broken."""
+        """Record a crash: the operations in progress are unfinished."""
         for number, each in enumerate(self.appends):
             if each.under_way:
                 self.doubt(number)
@@ -197,15 +198,15 @@ class Witness:
                 self.seen[partition] = kept
 
     def take_over(self, partition: int, there: set[bytes]) -> None:
-        """A new writer has found these values: records that were about to go and are still there stay."""
+        """Record the values that a new writer has found: records that were about to be dropped and still exist stay."""
         known = self.seen[partition]
         self.unknown.discard(partition)
         self.seen[partition] = {at: value for at, value in known.items() if value not in self.going or value in there}
         self.going -= there
 
     def lose_epochs(self, partition: int) -> None:
-        """Nothing is left that says which epoch it was but the batches; until there is a writer, readers take the log
-        for one of version 0.2, whose positions are checked against the end only."""
+        """Record that only the batches still show the epochs. Until there is a writer, readers check positions only
+        against the end."""
         self.epoch[partition] = 0
         self.unknown.add(partition)
 
@@ -277,7 +278,7 @@ class Witness:
                     break
 
     def deliver(self, name: str, partition: int, offset: int, value: bytes) -> None:
-        """A group or a planner was given a record."""
+        """Record a delivery to a group or a planner."""
         self.got.setdefault(name, set()).add(value)
         self._check_sent(partition, name, {offset: value})
         known = self.seen[partition].setdefault(offset, value)

@@ -1,7 +1,7 @@
-"""Logs full of keys: random ones, what compaction has to leave of them, and everything that a reader can ask of them.
+"""Random logs with keys, a model of their contents after compaction, and checks of every way to read them.
 
 The model is a plain list of `Entry`, one for each record that was appended. It knows nothing of batches, segments and
-tables of keys: of all entries with the same key below an offset, the last one stays, and so do those without a key.
+tables of keys: of all entries with the same key below an offset, the last one stays; entries without a key stay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sawlog.log.appender import Appender
 from ..batch.clients import CLIENTS, Seen, seen
 from .transactional import batch, fetched
 
-#: Times lie around this one, in order or not.
+#: Timestamps are around this one, in any order.
 T = 1_700_000_000_000
 #: Longer than any test runs: tombstones stay.
 LONG_MS = 10**12
@@ -50,7 +50,7 @@ def entry(record: Record) -> Entry:
 
 
 def appender(log: Log) -> Appender:
-    """The writing half, for calls that the public face has no settings for."""
+    """Return the appender, for calls with settings that `Log` does not offer."""
     made = log._access.appender
     assert made is not None
     return made
@@ -78,7 +78,7 @@ class Filling:
         self.transactions: list[tuple[int, int]] = []
 
     def record(self) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]:
-        """The next one: (value, key, headers, timestamp)."""
+        """Return the next record: (value, key, headers, timestamp)."""
         rng = self.random
         self.made += 1
         key = rng.choice([None, b"", b"k%d" % rng.randrange(self.keys), b"long" * 9 + b"%d" % rng.randrange(self.keys)])
@@ -90,7 +90,7 @@ class Filling:
         return [self.record() for _ in range(self.random.choice([1, 2, 7, 20]))]
 
     def took(self, placed: range) -> None:
-        """Enter the placed records into the model."""
+        """Add the placed records to the model."""
         self.entries.extend(entry(r) for r in self.log.scan(placed.start, placed.stop))
 
     def append(self) -> None:
@@ -124,7 +124,7 @@ class Filling:
         self.took(range(start, self.log.next_offset))
 
     def mark(self) -> None:
-        """A transaction, which is committed or aborted."""
+        """Append a transaction and commit or abort it."""
         self.transact(commit=self.random.random() < 0.6)
 
     def transact(self, *, commit: bool) -> None:
@@ -140,7 +140,7 @@ class Filling:
             assert list(self.log.scan(placed.start, placed.stop)) == []
 
     def fill(self, count: int) -> None:
-        """Until there are about that many records more."""
+        """Append about that many records."""
         end = len(self.entries) + count
         kinds: list[Callable[[], None]] = [
             self.append,
@@ -153,25 +153,26 @@ class Filling:
             self.log.seal,
         ]
         while len(self.entries) < end:
-            with self.log._hold():  # it is read back before maintenance can remove any of it
+            with self.log._hold():  # read back before maintenance can remove any of it
                 self.random.choice(kinds)()
 
     def truncate(self, offset: int) -> None:
         for first, marker in self.transactions:
-            if first < offset <= marker:  # without its marker it would be open again
+            if first < offset <= marker:  # without the marker the transaction would be open again
                 offset = max(first, self.log.lowest_offset)
         self.log.truncate(offset)
         self.transactions = [each for each in self.transactions if each[1] < offset]
         self.entries = [e for e in self.entries if e.offset < offset]
-        self.first_producer += 10  # what the old ones may send next is nobody's business here
+        self.first_producer += 10  # the next sequence of the old producers is not tested here
 
     def leave(self, entries: Iterable[Entry]) -> None:
-        """The model after maintenance."""
+        """Replace the model after maintenance."""
         self.entries = list(entries)
 
 
 def check_everything(log: Log, entries: Sequence[Entry]) -> None:
-    """Every way to read gives exactly these records, every other offset says what follows it, and all is sound."""
+    """Check that every way to read returns exactly these records, that other offsets raise with the next one, and that
+    `verify` finds nothing."""
     wanted = [e.fields for e in entries]
     assert [seen(r) for r in log.scan()] == wanted
     report = log.verify()
@@ -206,7 +207,7 @@ def check_arrow(log: Log, wanted: Sequence[Seen]) -> None:
 
 
 def check_raw(log: Log, entries: Sequence[Entry]) -> None:
-    """Fetched in pages, the batches join without a gap, are read by us, and by Kafka's clients one by one."""
+    """Check that fetched batches join without a gap, and that Kafka's clients can read each of them."""
     raw, at, pages = bytearray(), log.lowest_offset, 0
     while at < log.next_offset:
         page = log.fetch(at, 5000)

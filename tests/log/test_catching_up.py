@@ -1,4 +1,4 @@
-"""Catching up: from any point of any history, a process learns what opening the log again would find.
+"""Catching up: from any point of any history, a process arrives at the state that reopening the log would find.
 
 The machine has a writer, and an observer: another object that never takes the lock. Whenever the observer catches up
 with what the writer has published, a copy of the files is opened, and both must know the same: segments, indexes,
@@ -40,20 +40,20 @@ TIMES = st.integers(T - 10, T + 10)
 
 
 def index_of(segment: Segment) -> object:
-    """Everything in the index of a segment."""
+    """Return all entries of a segment's index."""
     index = segment.index
     entries = list(index.offsets), list(index.positions), list(index.times), list(index.time_offsets)
     return *entries, index.max_timestamp, index.max_timestamp_offset, index.since_bytes
 
 
 def transactions_of(segment: Segment) -> TransactionIndex | None:
-    """The transaction index of a sealed segment, loaded or not. It is optional if it says nothing."""
+    """Return the transaction index of a sealed segment, loaded or not. An empty one may be missing."""
     found = segment.transaction_index or segment.load_transaction_index()
     return None if found == TransactionIndex((), segment.next_offset) else found
 
 
 def known_segments(segments: list[Segment]) -> list[object]:
-    """What is known of each segment."""
+    """Return the state of each segment."""
     return [
         (
             each.base_offset,
@@ -67,7 +67,7 @@ def known_segments(segments: list[Segment]) -> list[object]:
 
 
 def known_producers(state: ProducerState, end: int) -> object:
-    """What is known of producers and transactions, without the times at which it became known."""
+    """Return the state of producers and transactions, without the times at which it was recorded."""
     transactions = state.transactions
     return (
         [replace(each, timestamp=0) for each in state],
@@ -103,7 +103,7 @@ class Observer:
 
 
 class CatchingUpMachine(RuleBasedStateMachine):
-    """A writer, and a process that catches up with it from time to time."""
+    """A writer, and a process that sometimes catches up with it."""
 
     def make_place(self) -> Place:
         raise NotImplementedError
@@ -123,11 +123,11 @@ class CatchingUpMachine(RuleBasedStateMachine):
         return FileDirectory(place.path) if isinstance(place, FilePlace) else place.directory()  # type: ignore[no-any-return]
 
     def begin_again(self) -> None:
-        """Know nothing but the leader epochs, which opening reads from their file."""
+        """Start with nothing but the leader epochs, which opening reads from their file."""
         epochs, self.seen = self.log._segment_set.epochs, self.log._segment_set.all
         self.observer = Observer(self.directory(self.place), self.config, self.log.segments[0].base_offset, epochs)
 
-    # --- what the writer does
+    # --- the writer
 
     @rule(size=st.integers(0, 60), timestamp=TIMES)
     def append(self, size: int, timestamp: int) -> None:
@@ -135,7 +135,7 @@ class CatchingUpMachine(RuleBasedStateMachine):
 
     @rule(producer=PRODUCERS, count=st.integers(1, 4))
     def send(self, producer: int, count: int) -> None:
-        """A batch of an idempotent producer, whose sequence is remembered."""
+        """Append a batch of an idempotent producer, whose sequence the log remembers."""
         parts: list[wire.Parts] = [(i, 0, None, b"sent", ()) for i in range(count)]
         sent = {each.producer_id: each.last_sequence for each in self.log._producer_states}.get(producer + 10, -1)
         header = wire.Header(producer_id=producer + 10, producer_epoch=0, base_sequence=sent + 1)
@@ -151,7 +151,7 @@ class CatchingUpMachine(RuleBasedStateMachine):
 
     @rule(producer=PRODUCERS, commit=st.booleans())
     def fail(self, producer: int, commit: bool) -> None:
-        """An append of several batches that is rolled back."""
+        """Append several batches and roll them back."""
         with suppress(ZeroDivisionError), self.log._appending():
             self.send_in_transaction(producer, 2, T)
             self.append(30, T)
@@ -160,7 +160,7 @@ class CatchingUpMachine(RuleBasedStateMachine):
 
     @rule(skipped=st.integers(0, 3), ahead=st.integers(0, 2))
     def copy_from_another_log(self, skipped: int, ahead: int) -> None:
-        """A batch with its own offsets and leader epoch, which may be later ones."""
+        """Append a batch with its own offset and leader epoch, which may be higher than the next ones."""
         offset, epoch = self.log.next_offset + skipped, self.log.leader_epoch + ahead
         parts: list[wire.Parts] = [(0, 0, None, b"copied", ())]
         self.log._append_at_offsets(wire.batch(parts, wire.Header(base_offset=offset, leader_epoch=epoch)))
@@ -176,16 +176,16 @@ class CatchingUpMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        """The files stay the same, and so does what the observer knows."""
+        """Reopen the log: neither the files nor the observer's state change."""
         self.log.close()
         self.log = self.place.open(self.config)
         self.seen = self.log._segment_set.all
 
-    # --- what the observer does
+    # --- the observer
 
     @invariant()
     def notice_another_past(self) -> None:
-        """A truncation, or an append that was rolled back across segments, has replaced files."""
+        """Start the observer again: a truncation, or an append rolled back across segments, has replaced files."""
         if hasattr(self, "log"):
             before, self.seen = self.seen, self.log._segment_set.all
             if not only_grew(before, self.seen):

@@ -1,4 +1,4 @@
-"""Sixteen promises that none of the systems before us keeps (C1 to C16), each found as a defect in one of them."""
+"""Sixteen guarantees (C1 to C16) that laminarmq, RustLog or GUMLOG breaks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_c02_truncate_at_a_segment_boundary(place: Place) -> None:
 
 
 def test_c03_idle_empty_log_can_be_expired_again_and_again(place: Place) -> None:
-    """laminarmq unlinks the file that it continues writing to (L3)."""
+    """laminarmq unlinks the file that it keeps writing to (L3)."""
     log = place.open()
     assert [log.remove_expired(0) for _ in range(3)] == [0, 0, 0]
     log.append(b"first", timestamp=1)
@@ -115,7 +115,7 @@ def test_c05_index_torn_missing_or_padded_costs_no_record(place: Place, suffix: 
 @pytest.mark.alternating
 @some_or_all(60)
 def test_c06_log_torn_at_any_byte_keeps_what_precedes(place: Place, most: int | None) -> None:
-    """No seed recovers; RustLog appends after the torn record."""
+    """None of the three recovers; RustLog appends after the torn record."""
     log = place.open()
     expected = fill(log, 5)
     ends = [0] + [batch.position + batch.size_bytes for batch in place.batches()]
@@ -216,7 +216,7 @@ def test_c11_acknowledged_records_are_there_without_a_close(place: Place) -> Non
 
 
 def test_c12_consumer_below_the_lowest_offset_is_told_the_range(place: Place) -> None:
-    """RustLog answers with nothing and the same offset: its consumer spins forever."""
+    """RustLog returns nothing and the same offset, so its consumer spins forever."""
     log = place.open()
     fill(log, 10)
     log.trim(6)
@@ -279,7 +279,7 @@ def test_c14_stray_files_are_left_alone(place: Place) -> None:
 
 
 def hostile(count: int, last_delta: int, codec: int, body: bytes) -> bytes:
-    """A batch with a right CRC that claims to hold more records than it can."""
+    """Return a batch with a matching CRC and a record count that its bytes cannot hold."""
     packed = compress(codec, body) if codec else body
     assert packed is not None
     tail = struct.pack(">hiqqqhii", codec, last_delta, 0, 0, -1, -1, -1, count) + bytes(packed)
@@ -306,7 +306,7 @@ def test_c15_hostile_count_is_refused_without_allocating(place: Place, codec: in
         place.remove("checkpoint")
         log = place.open()
         attempts = [lambda: log.read(2), lambda: log.append_batches(batch)]
-        if codec:  # only what is packed could be true; the rest is recognised, and cut off, by its header
+        if codec:  # only a compressed batch can have that many; the others are detected by their headers and cut off
             attempts += [lambda: list(log.scan()), lambda: list(log.scan_arrow())]
         for attempt in attempts:
             with pytest.raises(SawlogError):
@@ -323,7 +323,7 @@ def test_c15_hostile_count_is_refused_without_allocating(place: Place, codec: in
 
 
 def long_log(place: Place, segments: int = 3, each: int = 1500, **settings: object) -> Log:
-    """Segments with more batches than a scan takes in one step."""
+    """Return a log whose segments have more batches than a scan reads in one step."""
     log = place.open(**settings)
     with_numbers = [encode([(b"%d" % i, None, (), 1000)]) for i in range(segments * each)]
     for i in range(segments):
@@ -392,8 +392,8 @@ def test_c16_scan_of_what_is_truncated_gives_no_wrong_record(place: Place, kept:
 
 @pytest.mark.sampled(2)  # 0.1 s each
 @pytest.mark.parametrize("kept", [0, 1, None])
-def test_c16_readers_in_threads_see_only_what_is_true(place: Place, kept: int | None) -> None:
-    """Rotation, expiry and eviction while others read: no record is wrong, none is missing, nothing else raised."""
+def test_c16_readers_in_threads_see_correct_records(place: Place, kept: int | None) -> None:
+    """Rotation, expiry and eviction during reads: no record is wrong or missing, and no other error is raised."""
     log = place.open(segment_bytes=2000, max_mapped_segments=kept)
     fill(log, 200, size=0)
     wrong: list[object] = []

@@ -30,7 +30,7 @@ SHARES = st.one_of(st.just(0.0), st.just(1.0), st.floats(0, 1))
 
 
 class TransactionMachine(RuleBasedStateMachine):
-    """A log, what should be in it, and a reader from the beginning."""
+    """A log, a model of its contents, and a reader that was opened at the beginning."""
 
     def make_place(self) -> Place:
         raise NotImplementedError
@@ -74,7 +74,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(producer=PRODUCERS, commit=st.booleans(), count=st.integers(1, 3))
     def all_at_once(self, producer: int, commit: bool, count: int) -> None:
-        """A transaction in one append."""
+        """Append a whole transaction at once."""
         with self.log._appending():
             self.send(producer, count)
             self.append(1)
@@ -82,7 +82,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(producer=PRODUCERS, commit=st.booleans())
     def fail(self, producer: int, commit: bool) -> None:
-        """The same, rolled back."""
+        """Append a whole transaction at once and roll the append back."""
         before = list(self.model.entries)
         with suppress(ZeroDivisionError), self.log._appending():
             self.send(producer, 2)
@@ -99,7 +99,7 @@ class TransactionMachine(RuleBasedStateMachine):
         offset = lowest + int((end - lowest) * share)
         self.model.entries = self.model.truncated(offset)
         self.log.truncate(offset)
-        if self.log.next_offset != self.model.end:  # nothing is left: it goes on where it was
+        if self.log.next_offset != self.model.end:  # nothing is left: it continues where it was
             assert not self.model.entries
 
     @rule(share=SHARES)
@@ -135,7 +135,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(data=st.binary(min_size=1, max_size=40), share=SHARES)
     def damage_an_index(self, data: bytes, share: float) -> None:
-        """A `.txnindex` of a closed log that is short, or has other bytes."""
+        """Truncate or change a `.txnindex` of the closed log."""
         self.place.close()
         found = [name for name in self.place.names() if name.endswith(".txnindex")]
         if found:

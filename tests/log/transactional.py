@@ -54,7 +54,7 @@ def send(log: Log, values: Sequence[bytes], producer: int, *, epoch: int = 0, se
 
 
 def both(log: Log) -> tuple[list[bytes | None], list[bytes | None]]:
-    """Return the values that readers of committed records see, and those that other readers see."""
+    """Return the values for readers of committed records, and the values for other readers."""
     return [r.value for r in log.scan()], [r.value for r in log.scan(isolation="uncommitted")]
 
 
@@ -82,7 +82,7 @@ class KafkaConsumer:
 
 
 def fetched(log: Log, max_bytes: int, start: int | None = None) -> list[Record]:
-    """Everything that is committed, as a consumer of Kafka's reads it, in pages."""
+    """Return all committed records as a Kafka consumer reads them, in pages."""
     at = log.lowest_offset if start is None else start
     found: list[Record] = []
     while True:
@@ -130,14 +130,14 @@ class Model:
 
     @property
     def stable(self) -> set[int]:
-        """The last stable offset. If the beginning of an open transaction was trimmed, that may still count or not."""
+        """Return the possible last stable offsets: an open transaction whose beginning was trimmed may still count."""
         undecided = [e for at, e in enumerate(self.entries) if self.outcome(at) is None]
         left = [e for e in undecided if e.end > self.lowest]
         began = [e for e in undecided if any(e.producer == each.producer for each in left)]
         return {max(min((e.base for e in each), default=self.end), self.lowest) for each in (left, began)}
 
     def records(self) -> list[tuple[int, bytes]]:
-        """Everything."""
+        """Return all records."""
         found = [(e.base + i, value) for e in self.entries for i, value in enumerate(e.values)]
         return [each for each in found if each[0] >= self.lowest]
 

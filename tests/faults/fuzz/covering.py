@@ -1,7 +1,7 @@
 """One atheris run over one target: `python -m tests.faults.fuzz.covering TARGET CORPUS SEEDS [libFuzzer's options]`.
 
-Started by `run --coverage` with a package on its path whose kernel is interpreted, so that coverage is seen there, too.
-Nothing of ours may be imported before atheris watches.
+Started by `run --coverage`, with a package on its path whose kernel is interpreted, so that its coverage counts too.
+atheris must instrument our modules when they are imported, so none is imported before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import atheris
 
 
 def main() -> None:
-    """Give inputs to the target until libFuzzer has had enough."""
+    """Run the target until libFuzzer reaches its limits."""
     name, folder, seeds, *limits = sys.argv[1:]
     with atheris.instrument_imports(include=["sawlog", "json"]):
         from .targets import TARGETS
@@ -21,7 +21,7 @@ def main() -> None:
     known = target.seeds()
 
     def change(data: bytes, most: int, seed: int) -> bytes:
-        """Half of the inputs are changed by who knows the format, half by libFuzzer."""
+        """Mutate half of the inputs with knowledge of the format, and half with libFuzzer."""
         chance = random.Random(seed)
         if chance.random() < 0.5:
             return target.mutate(data, known, chance)[:most]

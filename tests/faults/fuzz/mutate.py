@@ -1,10 +1,10 @@
-"""Making bad bytes out of good ones: blindly, and with some knowledge of what the bytes mean.
+"""Mutations of valid bytes: random changes, and changes that know the format.
 
-`havoc` knows nothing: bits, bytes, numbers in every width, pieces cut out, doubled, moved, and taken from elsewhere.
-`batches` knows where a batch's numbers stand, and makes batches of records that lie. `text` knows JSON. What is made is
-`repaired` most of the time: the checksum is put right, so that whoever reads it has to look further than that.
+`havoc` ignores the format: it changes bits, bytes and numbers, and removes, repeats, moves or inserts pieces. `batches`
+changes the fields of batch headers and builds batches with contradictory records. `text` changes JSON. Most results are
+`repaired`: they get a correct checksum, so that readers have to check more than that.
 
-Everything comes from one `random.Random`, so a seed says it all.
+All randomness comes from one `random.Random`, so a run can be repeated from its seed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ...batch.wire import HEADER, varint
 
 Change = Callable[[bytearray, random.Random], None]
 
-#: Numbers at which arithmetic goes wrong.
+#: Boundary values of integer arithmetic.
 NUMBERS = (0, 1, 2, 6, 7, 48, 49, 60, 61, 127, 128, 255, 256, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32)
 WIDE = (*NUMBERS, 2**62 - 1, 2**62, 2**63 - 1, *(-number for number in NUMBERS[1:]), -(2**62), -(2**63))
 
-#: The same as varints, and some that are none.
+#: The same as varints, and some invalid varints.
 VARINTS = (
     *(varint(number) for number in WIDE),
     varint(0, 5),
@@ -39,7 +39,7 @@ VARINTS = (
     b"\x80" * 10 + b"\x00",
     b"\x80",
 )
-#: What JSON takes for a value, or nearly.
+#: JSON values, valid and nearly valid.
 VALUES = (
     *(b"null", b"true", b"false", b"0", b"-1", b"1e5", b"1.5", b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-0"),
     *(
@@ -66,7 +66,7 @@ _VALUE = re.compile(rb'"[^"]*"|-?[\d.]+|true|false|null|[\[{][^\[{\]}]*[\]}]')
 
 
 def number(chance: random.Random) -> bytes:
-    """A number in some width, in some order."""
+    """Return a number in a random width and byte order."""
     value = chance.choice(WIDE)
     size = chance.choice((1, 2, 4, 8))
     return (value & (256**size - 1)).to_bytes(size, chance.choice(("big", "little")))
@@ -130,7 +130,7 @@ MOST_BYTES = 4096
 
 
 def havoc(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytearray:
-    """Some changes without understanding."""
+    """Make some random changes that ignore the format."""
     data = bytearray(seed)
     if chance.random() < 0.1 and others:
         other = chance.choice(others)
@@ -142,7 +142,7 @@ def havoc(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytear
 
 # --- batches
 
-#: Where the numbers of a header stand, and in how many bytes.
+#: Position and size in bytes of each number in a batch header.
 _FIELDS = ((0, 8), (8, 4), (12, 4), (16, 1), (21, 2), (23, 4), (27, 8), (35, 8), (43, 8), (51, 2), (53, 4), (57, 4))
 
 
@@ -165,7 +165,7 @@ def _record(chance: random.Random, delta: int) -> bytes:
 
 
 def made_up(chance: random.Random) -> bytearray:
-    """A batch of records each of which may lie about itself, under a header that may lie about them."""
+    """Build a batch whose records and header may contradict their contents."""
     count = chance.choice((0, 1, 2, 3, 8))
     step = chance.choice((1, 1, 1, 2))
     body = b"".join(_record(chance, at * step) for at in range(count))
@@ -188,14 +188,14 @@ def made_up(chance: random.Random) -> bytearray:
 
 
 def field(data: bytearray, chance: random.Random) -> None:
-    """One number of a header becomes another."""
+    """Replace one number of a header."""
     at, size = chance.choice(_FIELDS)
     if len(data) >= at + size:
         data[at : at + size] = (chance.choice(WIDE) & (256**size - 1)).to_bytes(size, "big")
 
 
 def repair_batches(data: bytearray, chance: random.Random) -> bytes:
-    """Put the checksums right, of as many batches as follow each other; the last one's length, too, now and then."""
+    """Correct the checksums of consecutive batches, and sometimes the length of the last one."""
     at = 0
     while len(data) - at >= 61:
         size = 12 + struct.unpack_from(">i", data, at + 8)[0]
@@ -210,7 +210,7 @@ def repair_batches(data: bytearray, chance: random.Random) -> bytes:
 
 
 def batches(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """Batches that are wrong, with checksums that are mostly right."""
+    """Return invalid batches whose checksums are mostly correct."""
     kind = chance.random()
     if kind < 0.35:
         data = made_up(chance)
@@ -226,7 +226,7 @@ def batches(seed: bytes, others: Sequence[bytes], chance: random.Random) -> byte
 
 
 def text(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytearray:
-    """JSON with other values in it, or without understanding."""
+    """Replace values in JSON, or make random changes."""
     found = list(_VALUE.finditer(seed))
     if not found or chance.random() < 0.4:
         return havoc(seed, others, chance)
@@ -253,11 +253,11 @@ def document(seed: bytes, others: Sequence[bytes], chance: random.Random) -> byt
 
 
 def plain_text(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """Without a checksum."""
+    """Return changed text without a checksum."""
     return bytes(text(seed, others, chance))
 
 
-#: Names of fields, as JSON writes them: some that are wanted, some that are nearly those.
+#: Field names in JSON: names of the schema, and similar ones.
 NAMES = (
     '"id"',
     '"n"',
@@ -276,7 +276,7 @@ SPACES = ("", "", "", " ", "\n", "\t ", "\r", "\x0b")
 
 
 def value(chance: random.Random, depth: int = 0) -> str:
-    """Some JSON, mostly an object with fields of NAMES; a little of it is wrong."""
+    """Return JSON, mostly an object with fields from NAMES, sometimes invalid."""
     kind = chance.random()
     if depth < 4 and kind < (0.9 if depth == 0 else 0.2):
         colon = chance.choice((":", ":", ": ", " : "))
@@ -298,7 +298,7 @@ def value(chance: random.Random, depth: int = 0) -> str:
 
 
 def values(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """Lines of JSON: made now, or changed."""
+    """Return generated or changed lines of JSON."""
     if chance.random() < 0.6:
         seed = "\x1e".join(value(chance) for _ in range(chance.randrange(1, 4))).encode("utf-8", "surrogatepass")
         if chance.random() < 0.6:
@@ -307,5 +307,5 @@ def values(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes
 
 
 def blind(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """Bytes that only a decompressor understands."""
+    """Return bytes with random changes, for formats without a checksum that could be corrected."""
     return bytes(havoc(seed, others, chance))

@@ -1,16 +1,16 @@
-"""Fuzzing; `python -m tests.faults fuzz --executions N [--target T]`.
+"""Fuzzing: `python -m tests.faults fuzz --executions N [--target T]`.
 
-Three ways, which feed each other:
+There are three modes, which share a corpus:
 
-    (nothing)     mutation: inputs are made from seeds and from the corpus with knowledge of their format (`mutate`),
-                  and given to the compiled kernel, thousands a second. Millions of them: this is the long form.
+    (default)     mutation: seeds and corpus are changed with knowledge of their format (`mutate`) and passed to the
+                  compiled kernel, thousands a second. The long form runs millions of them.
     --coverage    atheris: coverage of the Python code decides which inputs are kept and changed further. The kernel
-                  runs interpreted for that. What it keeps goes into the corpus, and from there to the others.
-    --replay      the seeds and the corpus, once.
+                  is interpreted in this mode. The inputs that it keeps can be added to the corpus.
+    --replay      run the seeds and the corpus once.
 
-A worker writes each input into shared memory before it is tried, so that one that kills the process, or hangs it, is
-known. What breaks something is kept as a file under `--keep`, and the line that replays it is printed. Memory is
-bounded (`--memory-mb` above what the process has at its start), and so is time: nothing may take longer than SLOW_S.
+A worker writes each input to shared memory before running it, so that an input that kills or hangs the process is
+known. Failing inputs are saved below `--keep`, with a printed command that replays them. Memory is limited
+(`--memory-mb` more than at the start of the process), and so is the time of one input (SLOW_S).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from ..report import Tally, say
 from . import corpus
 from .targets import TARGETS, Target
 
-#: No input of a few kilobytes may take longer than this. The machines that run this are shared, so it is generous.
+#: Time limit for one input of a few kilobytes. Generous, because the machines that run this are shared.
 SLOW_S = 10.0
-#: After so long without a sign the process is ended, and the input that it was at is kept.
+#: A process that shows no progress for this long is ended, and its current input is saved.
 HANG_S = 30
-#: Inputs are made from one seed so often before the next is chosen.
+#: Number of inputs made from one seed before the next is chosen.
 _BLOCK = 64
 _LONGEST = 1 << 16
-#: In the shared memory: executions so far, the number of the target, the length of the input; then the input.
+#: Header of the shared memory: executions so far, number of the target, length of the input. The input follows.
 _HEAD = struct.Struct("<qqq")
-#: Of glibc's mallopt: how many arenas there may be.
+#: glibc's mallopt parameter for the maximum number of arenas.
 _M_ARENA_MAX = -8
 
 
@@ -62,12 +62,12 @@ def names(chosen: list[str] | None) -> list[str]:
 
 
 def attempt(target: Target, data: bytes) -> str | None:
-    """Try one input; what is wrong, or None."""
+    """Run one input. Return the failure, or None."""
     started = time.monotonic()
     try:
         target.call(data)
     except MemoryError:
-        return f"{target.name}: more memory than is allowed"
+        return f"{target.name}: exceeded the memory limit"
     except Exception:
         return f"{target.name}: {traceback.format_exc(limit=-6)}"
     if time.monotonic() - started > SLOW_S:
@@ -75,19 +75,20 @@ def attempt(target: Target, data: bytes) -> str | None:
     return None
 
 
-def _own_no_arenas() -> None:
-    """What is bounded is addresses, and each thread of the background would reserve 64 MiB of them for its small
-    objects, and 8 MiB for its stack: a few idle threads use up the bound, whatever the input was."""
+def _limit_arenas() -> None:
+    """Reduce the address space that threads reserve. RLIMIT_AS limits addresses, and each background thread would
+    reserve 64 MiB for an arena and 8 MiB for its stack, so a few idle threads would exhaust the limit."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     threading.stack_size(1 << 20)
 
 
 def bound_memory(megabytes: int) -> None:
-    """No more than so much beyond what is there now; not under AddressSanitizer, which maps terabytes."""
+    """Limit the memory of this process to its current size plus `megabytes`. Not under AddressSanitizer, which maps
+    terabytes."""
     if "libasan" in os.environ.get("LD_PRELOAD", ""):
         return
-    _own_no_arenas()
+    _limit_arenas()
     with open("/proc/self/statm", encoding="ascii") as file:
         pages = int(file.read().split()[0])
     most = pages * resource.getpagesize() + (megabytes << 20)
@@ -98,7 +99,7 @@ def bound_memory(megabytes: int) -> None:
 
 
 class Worker:
-    """One process that mutates and tries."""
+    """A process that mutates inputs and runs them."""
 
     def __init__(self, number: int, options: argparse.Namespace, executions: int) -> None:
         self.options = options
@@ -146,7 +147,7 @@ class Worker:
         faulthandler.cancel_dump_traceback_later()
 
     def _inputs(self, which: int, count: int) -> Iterator[bytes]:
-        """Of one seed; of each input that is made, now and then another one is made further."""
+        """Yield mutations of one seed. Sometimes a mutation becomes the seed of the next ones."""
         target, seeds = self.chosen[which], self.seeds[which]
         seed = self.chance.choice(seeds)
         for _ in range(count):
@@ -159,20 +160,20 @@ class Worker:
         kept = keep(self.options.keep, self.chosen[which].name, data)
         os.write(self.write_fd, f"{kept}\n{wrong}\0".encode()[-60_000:])
 
-    # --- in the one who started it
+    # --- in the parent
 
     @property
     def done(self) -> int:
         return int(_HEAD.unpack_from(self.shared)[0])
 
     def last(self) -> tuple[Target, bytes]:
-        """What it was at."""
+        """Return the current or last target and input."""
         _, which, size = _HEAD.unpack_from(self.shared)
         return self.chosen[which], bytes(self.shared[_HEAD.size : _HEAD.size + size])
 
 
 def keep(folder: str, name: str, data: bytes) -> str:
-    """An input that broke something, as a file."""
+    """Save a failing input and return its path."""
     os.makedirs(folder, exist_ok=True)
     path = f"{folder}/{name}-{hashlib.sha256(data).hexdigest()[:12]}"
     Path(path).write_bytes(data)
@@ -180,7 +181,7 @@ def keep(folder: str, name: str, data: bytes) -> str:
 
 
 def mutate_many(options: argparse.Namespace, tally: Tally) -> None:
-    """This many executions, in this many processes."""
+    """Distribute the executions among the processes."""
     share = -(-options.executions // options.processes)
     workers = [Worker(number, options, share) for number in range(options.processes)]
     known = 0
@@ -212,7 +213,7 @@ def _again(name: str, path: str) -> str:
     return f"again: python -m tests.faults fuzz --target {name} --input {path}"
 
 
-# --- the same inputs again
+# --- replay
 
 
 def replay(inputs: Iterator[tuple[Target, bytes]], tally: Tally) -> None:
@@ -224,7 +225,7 @@ def replay(inputs: Iterator[tuple[Target, bytes]], tally: Tally) -> None:
 
 
 def kept(chosen: list[str] | None) -> Iterator[tuple[Target, bytes]]:
-    """Seeds and corpus."""
+    """Yield seeds and corpus of the targets."""
     for name in names(chosen):
         for data in [*TARGETS[name].seeds(), *corpus.load(name)]:
             yield TARGETS[name], data
@@ -234,7 +235,7 @@ def kept(chosen: list[str] | None) -> Iterator[tuple[Target, bytes]]:
 
 
 def cover(options: argparse.Namespace, tally: Tally) -> None:
-    """One atheris process a target, on a package whose kernel is interpreted; what it keeps goes into the corpus."""
+    """Run one atheris process per target, with the interpreted kernel. With `--grow`, add its inputs to the corpus."""
     if importlib.util.find_spec("atheris") is None:
         say("atheris is not installed (python tools/install.py --group fuzz, CPython 3.11 to 3.14): no coverage")
         tally.violations.append("no atheris")
@@ -256,7 +257,7 @@ def cover(options: argparse.Namespace, tally: Tally) -> None:
             new = corpus.add(name, found) if options.grow else 0
             count = re.search(r"stat::number_of_executed_units: (\d+)", done)
             tally.advance(int(count[1]) if count else 0, what=name)
-            say(f"{name}: {len(found)} inputs that reach something of their own; corpus {started} + {new}")
+            say(f"{name}: {len(found)} inputs with coverage of their own; corpus {started} + {new}")
 
 
 def _cover_one(options: argparse.Namespace, name: str, work: str, package: Path, executions: int) -> str:
@@ -290,19 +291,19 @@ def _cover_one(options: argparse.Namespace, name: str, work: str, package: Path,
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--executions", type=int, default=1_000_000, help="how many (default: a million)")
+    parser.add_argument("--executions", type=int, default=1_000_000, help="number of inputs (default: a million)")
     parser.add_argument("--target", choices=list(TARGETS), action="append", help="only this one; may be repeated")
-    parser.add_argument("--processes", type=int, default=1, help="how many at once (default: 1)")
-    parser.add_argument("--memory-mb", type=int, default=512, help="what a process may take beyond its start")
-    parser.add_argument("--keep", default="build/fuzz", help="where inputs go that break something")
-    parser.add_argument("--replay", action="store_true", help="seeds and corpus, once")
-    parser.add_argument("--input", help="try the bytes in this file; with one --target")
-    parser.add_argument("--coverage", action="store_true", help="guided by coverage (atheris), the kernel interpreted")
-    parser.add_argument("--seconds", type=int, default=0, help="with --coverage: at most so long a target")
+    parser.add_argument("--processes", type=int, default=1, help="number of processes (default: 1)")
+    parser.add_argument("--memory-mb", type=int, default=512, help="memory that a process may allocate after its start")
+    parser.add_argument("--keep", default="build/fuzz", help="directory for failing inputs")
+    parser.add_argument("--replay", action="store_true", help="run seeds and corpus once")
+    parser.add_argument("--input", help="run the bytes in this file; with one --target")
     parser.add_argument(
-        "--longest", type=int, default=600, help="with --coverage: no longer inputs than this, in bytes"
+        "--coverage", action="store_true", help="guided by coverage (atheris), with the interpreted kernel"
     )
-    parser.add_argument("--grow", action="store_true", help="with --coverage: keep what was found in the corpus")
+    parser.add_argument("--seconds", type=int, default=0, help="with --coverage: time limit per target")
+    parser.add_argument("--longest", type=int, default=600, help="with --coverage: maximum length of an input in bytes")
+    parser.add_argument("--grow", action="store_true", help="with --coverage: add the inputs found to the corpus")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,9 +1,9 @@
-"""What is fuzzed: every reader of bytes that somebody else may have written, each with its seeds and its judge.
+"""Fuzzing targets: every parser of bytes that another program may have written, with its seeds and its checks.
 
-A target takes bytes and either returns or raises. It returns if the code under test returned, or raised what it
-documents: a `SawlogError`; `ValueError` from the command line's offsets, which says so, and from the kernel for ranges
-that are not in the buffer. Anything else comes through: another error, an `AssertionError` of a judge here (two readers
-that disagree, an index that points outside, more output than was allowed), a crash, a hang.
+A target returns if the code under test returned or raised a documented error: a `SawlogError`; a `ValueError` of the
+parser for offsets on the command line, and of the kernel for ranges outside the buffer. Anything else is a finding:
+another error, an `AssertionError` of a check here (two readers disagree, an index points outside its segment, output
+exceeds its limit), a crash, or a hang.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from sawlog.store.directory.transactions.intent import Intent
 from . import mutate
 
 FOR_EVER = 2**63 - 1
-#: No input may make a reader take more than this.
+#: Limit on decompressed sizes.
 MAX_BYTES = 1 << 20
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
@@ -59,20 +59,20 @@ Mutate = Callable[[bytes, Sequence[bytes], Random], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One reader of bytes."""
+    """One fuzzing target."""
 
     name: str
     call: Callable[[bytes], object]
     seeds: Callable[[], list[bytes]]
     mutate: Mutate
-    #: Its share of the executions when all are run.
+    #: Relative share of the executions when all targets run.
     weight: int = 10
-    #: Whether it runs for microseconds; the others open a log or a store each time.
+    #: True if one execution takes microseconds; the other targets open a log or a store each time.
     quick: bool = field(default=True)
 
 
 def allowed(call: Callable[[], object], *errors: type[Exception]) -> object:
-    """What a call gives, or None if it raised what it may."""
+    """Return the result of a call, or None if it raised an allowed error."""
     try:
         return call()
     except (SawlogError, *errors):
@@ -83,18 +83,18 @@ def allowed(call: Callable[[], object], *errors: type[Exception]) -> object:
 
 
 def exact(data: bytes) -> memoryview:
-    """The bytes in memory that ends where they end: what reads on is seen by AddressSanitizer."""
+    """Copy the bytes to a buffer of exactly their size, so that AddressSanitizer detects reads beyond it."""
     return memoryview(np.frombuffer(data, np.uint8).copy())
 
 
 def outside(error: ValueError) -> None:
-    """The kernel's refusal of a range; anything else goes on."""
+    """Re-raise an error unless it is the kernel's refusal of a range outside the buffer."""
     if type(error) is not ValueError or "outside" not in str(error):
         raise error
 
 
 def kernel_target(data: bytes) -> None:
-    """Every function of the kernel that takes a batch apart; those that say the same thing in two ways agree."""
+    """Run every kernel function that parses batches, and compare those that return the same facts."""
     view = exact(data)
     size = len(view)
     rows = new_rows(6)
@@ -112,13 +112,13 @@ def kernel_target(data: bytes) -> None:
     table = memoryview(rows)
     kernel.check_small(view, table, 0, 512)
     kernel.select_entries(table, count, 100, 0, memoryview(np.empty(count, np.int64)))
-    if (rows[:, 5] & COMPRESSION_MASK).any():  # as the reader does: a count that the bytes cannot hold is not decoded
+    if (rows[:, 5] & COMPRESSION_MASK).any():  # like the reader: a record count that the bytes cannot hold is reduced
         rows[:, COUNT] = np.minimum(rows[:, COUNT], (rows[:, BODY_END] - rows[:, BODY]) // 7)
     found: list[Any] = []
     bad = kernel.decode_records(view, table, 0, count, 0, FOR_EVER, found)
     cursor = kernel.RecordCursor(view, table, 0, FOR_EVER)
-    assert list(cursor) == found, "a cursor gives other records"
-    assert cursor.bad == bad, "a cursor stops elsewhere"
+    assert list(cursor) == found, "cursor and decode_records return different records"
+    assert cursor.bad == bad, "cursor and decode_records stop at different batches"
     _columns(view, rows, bad, found)
     for row in rows[:2].tolist():
         _one_batch(view, row)
@@ -162,7 +162,7 @@ def _columns(view: memoryview, rows: np.ndarray, bad: int, found: list[Any]) -> 
     also = kernel.decode_columns(view, table, count, origin, longs(), longs(), *views, True, True)
     assert said[0] == also[0], "columns and views disagree"
     if said[0] >= 0:
-        assert 0 <= bad <= said[0], "columns refuse what records take"
+        assert 0 <= bad <= said[0], "decode_columns rejects records that decode_records accepts"
         return
     headers = said[6]
     named = kernel.decode_headers(
@@ -170,7 +170,7 @@ def _columns(view: memoryview, rows: np.ndarray, bad: int, found: list[Any]) -> 
     )
     assert (named[0] >= 0) == (bad >= 0), "headers and records disagree"
     if bad < 0:
-        assert where.tolist() == [record.offset for record in found], "columns hold other records"
+        assert where.tolist() == [record.offset for record in found], "columns and records differ"
 
 
 def _one_batch(view: memoryview, row: list[int]) -> None:
@@ -187,7 +187,7 @@ _SECRET = bytes(range(16))
 
 
 def _keep(view: memoryview, rows: np.ndarray, found: list[Any] | None) -> None:
-    """What compaction does; what it keeps can be read again, and was there."""
+    """Compact batches. The kept records must parse and be unchanged."""
     table = memoryview(rows)
     keys = kernel.KeyMap(np.zeros((64, 3), np.uint64), _SECRET)
     keys.note(view, table)
@@ -199,7 +199,7 @@ def _keep(view: memoryview, rows: np.ndarray, found: list[Any] | None) -> None:
     )
     assert 61 <= end <= room
     if found is None or bad:
-        assert found is None or not bad, "what can be read is refused by compaction"
+        assert found is None or not bad, "compaction rejects records that can be read"
         return
     if last < len(rows):
         return
@@ -220,7 +220,7 @@ _PYTHONS = {"id": int, "n": int, "amount": (int, float), "paid": bool, "name": s
 
 
 def json_target(data: bytes) -> None:
-    """Values between record separators: what the kernel makes of them all is what Python makes of each."""
+    """Decode JSON values, separated by record separators, with the kernel and with Python, and compare the results."""
     schema = parse_schema(_FIELDS)
     texts = data.split(b"\x1e")
     values = pa.array([None, *texts], pa.binary())
@@ -259,7 +259,7 @@ def json_seeds() -> list[bytes]:
 
 
 def batch_target(data: bytes) -> None:
-    """Both readers of batches, checksum and compression included: they agree on what is sound and what is in it."""
+    """Decode batches, checksums and compression included, to records and to Arrow, and compare the results."""
     records = allowed(lambda: decode(data, max_bytes=MAX_BYTES))
     headers = allowed(lambda: scan_headers(data))
     view = memoryview(data)
@@ -271,12 +271,12 @@ def batch_target(data: bytes) -> None:
     bad = first_bad_crc(view, rows)
     rows = rows if bad < 0 else rows[:bad]
     if headers is not None and bad < 0:
-        assert records is not None or any(malformed(view, rows, MAX_BYTES)), "decode refuses what is sound"
+        assert records is not None or any(malformed(view, rows, MAX_BYTES)), "decode rejects sound batches"
     for views in (False, True):
         try:
             made = to_arrow(view, rows, 0, FOR_EVER, columns=COLUMNS, views=views, max_bytes=MAX_BYTES)
         except SawlogError:
-            assert records is None, "to_arrow refuses what decode takes"
+            assert records is None, "to_arrow rejects batches that decode accepts"
             continue
         made.validate(full=True)
         if isinstance(records, list):
@@ -303,7 +303,7 @@ def batch_seeds() -> list[bytes]:
 
 
 def decompress_target(codec: int) -> Callable[[bytes], None]:
-    """One codec: what comes out is no more than is allowed."""
+    """Return a target for one codec: the output never exceeds its limit."""
 
     def call(data: bytes) -> None:
         if not data:
@@ -315,7 +315,7 @@ def decompress_target(codec: int) -> Callable[[bytes], None]:
 
 
 def packed_seeds(codec: int) -> Callable[[], list[bytes]]:
-    """Of that codec, by us and by other clients."""
+    """Return seeds for a codec, compressed by us and by other clients."""
 
     def make() -> list[bytes]:
         contents = [b"a" * 100, bytes(range(256)) * 3, b"record " * 300, bytes(70_000)]
@@ -331,7 +331,7 @@ def packed_seeds(codec: int) -> Callable[[], list[bytes]]:
 
 
 def index_target(data: bytes) -> None:
-    """Both index files of a segment: refused, or within the segment wherever one looks."""
+    """Decode both index files of a segment: they are rejected, or every lookup stays within the segment."""
     if len(data) < 2:
         return
     (split,) = struct.unpack_from(">H", data)
@@ -342,10 +342,10 @@ def index_target(data: bytes) -> None:
     for offset in (5000, 5001, 5500, 5999):
         start, end, check = made.bounds(offset, size)
         assert 0 <= start < size, "an index points outside its segment"
-        assert start < end <= size, "an index gives no place to look"
+        assert start < end <= size, "an index returns an empty range"
         assert check == -1 or 5000 <= check <= offset
     again = made.encode()
-    assert again == (data[2 : 2 + split], data[2 + split :]), "an index that is not what was read"
+    assert again == (data[2 : 2 + split], data[2 + split :]), "an index changes when it is encoded again"
 
 
 def index_seeds() -> list[bytes]:
@@ -357,7 +357,7 @@ def index_seeds() -> list[bytes]:
 
 
 def small_file(read: Callable[[bytes], object]) -> Callable[[bytes], None]:
-    """A reader that gives a value or says `CorruptFile`."""
+    """Return a target for a parser that returns a value or raises `CorruptFile`."""
 
     def call(data: bytes) -> None:
         allowed(lambda: read(data))
@@ -387,7 +387,7 @@ _LOG_CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=60, max_decompre
 
 @cache
 def log_image() -> dict[str, bytes]:
-    """The files of a log of a few segments."""
+    """Return the files of a log of a few segments, by name."""
     directory = MemoryDirectory()
     with Log.open(directory, _LOG_CONFIG) as log:
         for number in range(12):
@@ -404,7 +404,7 @@ def files(image: dict[str, bytes]) -> MemoryDirectory:
 
 
 def read_all(log: Log) -> dict[int, bytes | None]:
-    """Everything that can be had, continuing after damage as `CorruptBatch` says."""
+    """Return all readable records by offset; continue after damage where `CorruptBatch` says."""
     found: dict[int, bytes | None] = {}
     position, tries = log.lowest_offset, 0
     while position < log.next_offset and tries < 50:
@@ -419,18 +419,20 @@ def read_all(log: Log) -> dict[int, bytes | None]:
         except CorruptBatch as error:
             if error.next_offset is None:
                 break
-            assert error.next_offset > position or tries == 1 or error.next_offset >= position, "damage leads back"
-            # A batch may be found bad after its last record: then the next one has to be asked for, too.
+            assert error.next_offset > position or tries == 1 or error.next_offset >= position, (
+                "CorruptBatch continues at an earlier offset"
+            )
+            # Damage may be detected after the last record of a batch; then continue with the next batch.
             position = max(error.next_offset, position, began + 1)
         except OffsetOutOfRange:
             break
-    assert tries < 50, "damage has no end"
+    assert tries < 50, "reading after damage does not terminate"
     return found
 
 
 def log_with(name: str, hit: range = range(0)) -> Callable[[bytes], None]:
-    """A log one file of which holds these bytes. Records at offsets that are not `hit` are there all the same; if none
-    are, because the file is a cache, every record is."""
+    """Return a target for a log with these bytes as one of its files. Records at offsets outside `hit` must be
+    readable. An empty `hit` is for caches, whose damage affects no record."""
 
     def call(data: bytes) -> None:
         image = dict(log_image())
@@ -440,13 +442,15 @@ def log_with(name: str, hit: range = range(0)) -> Callable[[bytes], None]:
         for mode in ("r", "w"):
             log = allowed(lambda mode=mode: Log.open(files(image), _LOG_CONFIG, mode=mode))  # type: ignore[misc]
             if log is None:
-                assert not must_read, f"a cache keeps the log from being opened to {mode}"
+                assert not must_read, f"a damaged cache prevents opening in mode {mode}"
                 continue
             assert isinstance(log, Log)
             found = read_all(log)
             spared = {offset: value for offset, value in truth.items() if offset not in hit}
-            assert {offset: found.get(offset) for offset in spared} == spared, "damage reaches records elsewhere"
-            assert not must_read or found == truth, "a cache changes what is read"
+            assert {offset: found.get(offset) for offset in spared} == spared, (
+                "damage affects records of other segments"
+            )
+            assert not must_read or found == truth, "a damaged cache changes the records"
             for offset in (log.lowest_offset, log.next_offset - 1):
                 allowed(lambda offset=offset, log=log: log.read(offset))  # type: ignore[misc]
             allowed(lambda log=log: log.offset_at(10**12 + 5))  # type: ignore[misc]
@@ -470,7 +474,7 @@ def _segments() -> list[str]:
 
 
 def _bases() -> list[int]:
-    """The first offsets of the segments, and the one after the last."""
+    """Return the first offsets of the segments, and the offset after the last record."""
     return [*(int(name[:20]) for name in _segments()), max(_truth()) + 1]
 
 
@@ -514,7 +518,7 @@ def copied(directory: MemoryDirectory, path: str = "memory:") -> MemoryDirectory
 
 
 def store_with(*path: str) -> Callable[[bytes], None]:
-    """A store one file of which holds these bytes: what can be asked of it, works or says what is wrong."""
+    """Return a target for a store with these bytes as one of its files: calls work or raise documented errors."""
 
     def call(data: bytes) -> None:
         for mode in ("r", "w"):
@@ -567,17 +571,17 @@ def intent_seeds() -> list[bytes]:
 
 
 def intent_target(data: bytes) -> None:
-    """The document alone."""
+    """Parse an intent."""
     allowed(lambda: Intent.decode(data, "x"))
 
 
 def group_target(data: bytes) -> None:
-    """A record of the groups' log: its key, and after a newline its value."""
+    """Apply a record of the groups' log: its key, a newline and its value."""
     key, found, value = data.partition(b"\n")
     offsets_ = OffsetStore(MemoryDirectory(), writable=False)
     offsets_._apply(key, value if found else None)
     for group, committed in offsets_._groups.items():
-        assert isinstance(group, str), "a group whose name is no text"
+        assert isinstance(group, str), "the name of a group is not text"
         for (topic, partition), each in committed.items():
             assert isinstance(topic, str)
             assert type(partition) is int
@@ -593,7 +597,7 @@ def group_seeds() -> list[bytes]:
 
 
 def member_target(data: bytes) -> None:
-    """The file of a member, and that of a partition that a member owns."""
+    """Read the file of a member and the file of an owned partition."""
     directory = MemoryDirectory()
     held = directory.lock("member-" + "0" * 32, alone=False)
     directory.replace("member-" + "0" * 32, data)
@@ -621,7 +625,7 @@ def member_seeds() -> list[bytes]:
 
 
 def frames_target(data: bytes) -> None:
-    """The kernel's functions for frames: heads with a length, protobuf, stretches of bytes."""
+    """Run the kernel's functions for frames: headers with a length, protobuf, and byte ranges."""
     view = exact(data)
     size = len(view)
     starts, lengths, numbers = (np.empty(8, np.int64) for _ in range(3))
@@ -641,7 +645,7 @@ def frames_target(data: bytes) -> None:
 
 
 def _messages(view: memoryview, starts: memoryview, lengths: memoryview, count: int) -> None:
-    """What was parsed lies inside, and can be written and parsed again."""
+    """Parse messages. The results lie inside the buffer, and survive writing and parsing again."""
     at, long, found = np.empty(count, np.int64), np.empty(count, np.int64), np.empty((count, 3), np.int64)
     good = kernel.parse_messages(view, starts, lengths, at, long, found)
     assert 0 <= good <= count
@@ -656,12 +660,12 @@ def _messages(view: memoryview, starts: memoryview, lengths: memoryview, count: 
     if good:
         assert kernel.walk_frames(out, 0, size, 8, 0, 8, True, 1 << 30, begin, width)[0] == good
         kernel.parse_messages(out, begin, width, np.empty(good, np.int64), np.empty(good, np.int64), again)
-        assert again.tolist() == found[:good].tolist(), "numbers change when they are written again"
+        assert again.tolist() == found[:good].tolist(), "numbers change in a round trip"
 
 
 @cache
 def foreign_image(name: str) -> dict[str, bytes]:
-    """The files of a log as another system has them."""
+    """Return the files of a log in another system's format, by name."""
     with tempfile.TemporaryDirectory() as work, Log.in_memory() as log:
         log.append_many([(b"value %d" % number * 5, None, (), 10**12 + number) for number in range(12)])
         interop.export_log(log, f"{work}/out", format=name)
@@ -669,7 +673,7 @@ def foreign_image(name: str) -> dict[str, bytes]:
 
 
 def foreign_target(name: str) -> Callable[[bytes], None]:
-    """One file, chosen by the first byte, holds the rest of the bytes."""
+    """Return a target for another system's log. The first byte chooses the file that the other bytes replace."""
 
     def call(data: bytes) -> None:
         if not data:
@@ -704,7 +708,7 @@ def foreign_seeds(name: str) -> Callable[[], list[bytes]]:
 
 
 def foreign_mutation(name: str) -> Mutate:
-    """The choice of the file stays; Kafka's batches have their checksum put right."""
+    """Return a mutation that keeps the choice of the file and corrects the checksums of Kafka's batches."""
 
     def change(seed: bytes, others: Sequence[bytes], chance: Random) -> bytes:
         rest = [other[1:] for other in others]
@@ -714,11 +718,11 @@ def foreign_mutation(name: str) -> Mutate:
     return change
 
 
-# --- what people type
+# --- user input
 
 
 class _SomeLog:
-    """For a span to be resolved in."""
+    """Log in which offsets are resolved."""
 
     lowest_offset = 10
     next_offset = 1000
@@ -757,7 +761,7 @@ _WRITE_OPTIONS = ("partitions", "batchBytes", "lockTimeout", "txnVersion", "comp
 
 
 def spark_target(data: bytes) -> None:
-    """The name of an option up to the first "=", then its value."""
+    """Parse Spark options: a name up to the first "=", then its value."""
     name, _, value = data.decode("utf-8", "replace").partition("=")
     chosen = {} if name.lower() in ("assign", "subscribe", "subscribepattern") else {"subscribe": "orders"}
     for streaming in (False, True):
@@ -809,7 +813,7 @@ def _targets() -> Iterator[Target]:
         )
     bases = _bases()
     first, second, last = (file_name(base) for base in (bases[0], bases[1], bases[-2]))
-    # From the last one on: who appends afterwards, appends after what is left.
+    # From the last segment on: later appends follow the records that are left.
     end = range(bases[-2], 2**62)
     swap = run_name(bases[1], bases[3], ".swap")
     slow = [
@@ -819,7 +823,7 @@ def _targets() -> Iterator[Target]:
         Target("log-active", log_with(last, end), lambda: [log_image()[last]], mutate.batches),
         Target("log-index", log_with(f"{first[:20]}.index"), index_file_seeds, mutate.blind),
         Target("log-timeindex", log_with(f"{first[:20]}.timeindex"), time_file_seeds, mutate.blind),
-        # It says where the log starts: that is believed.
+        # The start of the log comes from the checkpoint, so any record may be missing.
         Target("log-checkpoint", log_with(CHECKPOINT, range(2**62)), checkpoint_seeds, mutate.lined),
         Target("log-producers", log_with(PRODUCERS), producer_seeds, mutate.lined),
         Target("log-maintenance", log_with("maintenance"), maintenance_seeds, mutate.lined),

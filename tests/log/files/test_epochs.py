@@ -1,4 +1,4 @@
-"""Leader epochs: a reader of records that are gone notices it, and no other reader is disturbed.
+"""Leader epochs: a reader of lost records notices the loss, and other readers are not disturbed.
 
 A position is an offset and the epoch in which it was read. For any sequence of appends, truncations, kills and power
 cuts:
@@ -128,7 +128,7 @@ def test_a_log_that_was_not_closed_cleanly_begins_the_next_epoch_at_its_end(plac
 
 
 def test_opening_again_without_an_append_begins_no_further_epoch(place: Place) -> None:
-    """A process that is started and killed all the time does not use up numbers."""
+    """Otherwise a process that is killed and restarted repeatedly would use up the epochs."""
     log = place.open(QUIET.with_(durability="os"))
     fill(log, 3)
     for _ in range(4):
@@ -141,7 +141,7 @@ def test_opening_again_without_an_append_begins_no_further_epoch(place: Place) -
 
 
 def test_opening_again_after_a_restart_of_the_machine_does_begin_one() -> None:
-    """The records shown in the previous epoch are unknown: its first records may have been read and lost."""
+    """The log does not know which records of the previous epoch were read: some of them may be lost."""
     disk = FaultyStorage(seed=1)
     log = Log.open(disk, QUIET.with_(durability="os"))
     fill(log, 3)
@@ -150,7 +150,7 @@ def test_opening_again_after_a_restart_of_the_machine_does_begin_one() -> None:
         disk = disk.crash("lose")
         log = Log.open(disk, QUIET.with_(durability="os"))
         assert log._leader_epochs == ((0, 0), (epoch, 3))
-        fill(log, 2, start=3)  # lost each time; whoever has read them was in this epoch
+        fill(log, 2, start=3)  # lost each time; a reader of them was in this epoch
         assert log.epoch_end(epoch) == 5
     assert [log.epoch_end(each) for each in range(3)] == [3, 3, 3]
 
@@ -199,7 +199,7 @@ def test_truncating_nothing_begins_none(place: Place) -> None:
 
 @pytest.mark.parametrize("to", [3, 4])
 def test_truncating_what_was_never_visible_begins_none(place: Place, to: int) -> None:
-    """Under "always": the written records that are not synced. The remaining ones become durable, and so visible."""
+    """Under "always", records that are written and not synced. The remaining ones become durable, and so visible."""
     log = place.open(QUIET)
     fill(log, 3)
     log._append_at_offsets(foreign((3, [b"a"]), (4, [b"b"]), epoch=0), wait=False)
@@ -234,7 +234,7 @@ def test_an_append_that_fails_begins_none(policy: Any) -> None:
 
 @pytest.mark.parametrize("how", ["crash", "truncate", "import"])
 def test_an_epoch_is_durable_before_the_first_append_in_it(how: str) -> None:
-    """A power cut at that moment must not leave the number free for others."""
+    """After a power cut, the same number must not be used again."""
     disk = FaultyStorage(seed=2)
     log = Log.open(disk, QUIET)
     fill(log, 5)
@@ -446,7 +446,7 @@ class World:
 
     def move_to(self, disk: FaultyStorage) -> None:
         self.disk = disk
-        with Log.open(disk, mode="r") as reader:  # somebody reads before the next writer comes
+        with Log.open(disk, mode="r") as reader:  # a reader opens the log before the next writer
             self.look(reader)
             self.check(reader)
         self.open()
@@ -457,7 +457,7 @@ class World:
         assert self.log.recovery
 
     def look(self, log: Log) -> None:
-        """A reader of everything and one of a part both go by the epoch of the batch."""
+        """A reader of the whole log and a reader of a part both use the epoch of the batch."""
         offset, epoch = log.position()
         read = values(log.scan())
         assert len(read) == offset
@@ -518,7 +518,7 @@ def test_a_position_is_beyond_the_end_of_its_epoch_if_and_only_if_its_records_ar
 @pytest.mark.parametrize("to", [0, 5, *(pytest.param(to, marks=pytest.mark.slow) for to in (3, 7))])
 @pytest.mark.parametrize("mode", ["kill", *MODES])
 def test_a_truncation_that_is_interrupted_anywhere_is_noticed_if_it_cut_something(to: int, mode: Any) -> None:
-    """Between the write of the epoch and the first cut, no record is lost, and no reader is told otherwise."""
+    """An interrupt between writing the epoch and the first cut loses no record, and readers do not move back."""
     disk = FaultyStorage(seed=4)
     log = Log.open(disk, QUIET.with_(segment_bytes=250))
     sent = fill(log, 8, size=30)
@@ -615,7 +615,7 @@ def written_in_epochs(place: Place, **settings_: Any) -> Log:
 def test_a_rewrite_keeps_the_epoch_of_every_offset(
     place: Place, work: Callable[[Log], object], compression: str
 ) -> None:
-    """And joins no batches of two epochs into one."""
+    """And never joins batches of different epochs."""
     log = written_in_epochs(place, compression=compression)
     before, epochs = epochs_by_offset(log), log._leader_epochs
     assert epochs == ((0, 0), (1, 6), (2, 12), (3, 18), (4, 24))
@@ -636,7 +636,7 @@ def test_a_rewrite_keeps_the_epoch_of_every_offset(
 
 
 def test_a_rewrite_keeps_the_epoch_of_batches_that_stand_alone(place: Place) -> None:
-    """An idempotent producer's are kept as they are."""
+    """Batches of idempotent producers are kept unchanged."""
     from sawlog import Producer
 
     log = place.open(QUIET)
@@ -754,7 +754,7 @@ def test_processes_that_take_turns_go_on_in_the_epoch_that_another_has_begun() -
 
 
 def lived(place: Place, closed: bool) -> Place:
-    """Eight records; (5, epoch 0) and (6, epoch 1) were read and are gone, (8, epoch 2) is good."""
+    """Eight records. The positions (5, epoch 0) and (6, epoch 1) were lost; (8, epoch 2) is valid."""
     log = place.open(QUIET.with_(durability="os"))
     fill(log, 5)
     log.truncate(3)
@@ -875,7 +875,7 @@ def test_an_epoch_that_was_written_down_and_not_begun_ends_a_truncation_or_is_wr
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 def test_a_list_that_was_lost_is_there_again_after_opening(place: Place, closed: bool) -> None:
-    """Otherwise it is rebuilt, by reading the whole log, at every opening and by every reader."""
+    """Otherwise every opening and every reader would read the whole log to rebuild it."""
     damaged = lived(place, closed)
     damaged.remove(FILE)
     log = damaged.open(QUIET)
@@ -966,7 +966,7 @@ def test_a_log_of_version_02_that_was_closed_cleanly_stays_in_its_epoch(place: P
 
 
 def test_a_follower_whose_records_were_replaced_by_others_is_told_the_end_of_its_epoch(place: Place) -> None:
-    """The log has grown beyond its position again: continuing there would skip new records below it."""
+    """The log has grown beyond the follower's position: continuing there would skip new records below it."""
     log = place.open(QUIET)
     fill(log, 8)
     reader = Log.open(place.directory(), mode="r")
@@ -1063,13 +1063,13 @@ def test_a_follower_goes_on_when_another_writer_has_recovered_the_log(tmp_path: 
     reader.close()
 
 
-# --- what cannot be written down
+# --- epochs that cannot be recorded
 
 
 @pytest.mark.parametrize("name", [FILE, "checkpoint"])
 @pytest.mark.parametrize("effect", ["nothing", "all"])
 def test_a_log_whose_new_epoch_cannot_be_written_down_is_not_opened(name: str, effect: Any) -> None:
-    """Nothing is appended in an epoch that is not durable; the next try finds everything in order."""
+    """No record is appended in an epoch that is not durable. The next attempt succeeds."""
     disk = FaultyStorage(seed=6)
     log = Log.open(disk, QUIET.with_(durability="os"))
     fill(log, 3)

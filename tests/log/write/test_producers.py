@@ -54,7 +54,7 @@ def test_repeated_batch_gets_the_offsets_of_the_first(place: Place, sending: Sen
 
 
 def test_the_last_five_batches_are_remembered(place: Place, sending: Send) -> None:
-    """As in Kafka, whose producers have at most five batches in flight."""
+    """Kafka's producers have at most five batches in flight."""
     log = place.open()
     for i in range(8):
         sending(log, i, 1)
@@ -185,7 +185,7 @@ def test_duplicates_are_recognised_after_a_restart(place: Place, sending: Send, 
 
 @pytest.mark.parametrize("restart", ["none", *RESTARTS])
 def test_producer_with_old_timestamps_is_not_forgotten(place: Place, restart: str) -> None:
-    """Silence is counted by the clock, not by what the records say: somebody replays last year's events."""
+    """The clock determines how long a producer has been silent, not timestamps: a program may replay old events."""
     log = place.open()
     send(log, 0, timestamp=1000)
     log.seal()
@@ -272,7 +272,7 @@ def test_truncation_forgets_what_it_drops(place: Place, sending: Send) -> None:
 
 @pytest.mark.parametrize("restart", ["none", *RESTARTS])
 def test_truncation_remembers_what_it_keeps(place: Place, sending: Send, restart: str) -> None:
-    """Also when all of the last five batches are dropped: the ones before them are still in the log."""
+    """Even if all of the last five batches are dropped: the batches before them are still in the log."""
     log = place.open(segment_bytes=400)
     for i in range(12):
         sending(log, i, 1)

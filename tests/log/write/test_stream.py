@@ -1,4 +1,4 @@
-"""Streaming appends: one record of unknown length, without holding it; and a log that is as it was if that fails."""
+"""Streaming appends: one record of unknown length, not held in memory; a failed append leaves the log unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WHOLE = b"".join(bytes(chunk) for chunk in CHUNKS)
 
 
 def overhead(key: bytes | None = None, headers: Any = ()) -> int:
-    """Bytes of a streamed batch beside the value."""
+    """Size of a streamed batch without its value."""
     return StreamedBatch(key, headers, 0, append_time=False).overhead_bytes
 
 
@@ -127,7 +127,7 @@ def test_chunks_of_wider_items_are_taken_as_bytes(place: Place, stream: Any) -> 
 
 
 def test_chunks_are_taken_as_they_are_when_they_come(place: Place) -> None:
-    """A source that uses one buffer again and again is the usual one."""
+    """Sources usually reuse one buffer."""
     log = place.open()
     buffer = bytearray(3)
 
@@ -199,7 +199,7 @@ def test_segment_and_its_overflow_bound_a_stream_exactly(place: Place, stream: A
     assert stream(log, [b"y"] * (bound - overhead())) == 1
     assert log.segments[-1].size_bytes == used + bound
     assert len(log.segments) == 1
-    # it is over the limit now: what comes next goes to a new segment
+    # over the limit now: the next record goes to a new segment
     log.append(b"z")
     assert [s.base_offset for s in log.segments] == [0, 2]
     log.close()
@@ -312,7 +312,7 @@ def test_what_is_no_stream_is_refused(place: Place) -> None:
 
 
 def test_generator_is_closed_when_the_append_fails(place: Place) -> None:
-    """So that its `finally` runs and its file is closed, without waiting for the garbage collector."""
+    """Its `finally` block runs and its file is closed, without waiting for the garbage collector."""
     log = place.open()
     closed = []
 
@@ -354,7 +354,7 @@ def nested(log: Log, what: Any) -> Iterator[bytes]:
     ids=["append", "append_many", "append_stream", "seal", "truncate", "trim", "remove_expired", "remove"],
 )
 def test_stream_that_changes_its_own_log_is_refused(place: Place, what: Any) -> None:
-    """It would write into the middle of the record that is being written."""
+    """Another append would write into the middle of the streamed record."""
     log = place.open()
     expected = fill(log, 3)
     before = place.files()
@@ -367,7 +367,7 @@ def test_stream_that_changes_its_own_log_is_refused(place: Place, what: Any) -> 
 
 
 def test_stream_that_closes_its_own_log_loses_nothing(place: Place) -> None:
-    """Refused or closed, but not half of each: afterwards the directory is free and holds what it held."""
+    """The call is refused, or the log is closed. Afterwards the lock is free and no record is missing."""
     log = place.open()
     expected = fill(log, 3)
     with pytest.raises(SawlogError):
@@ -382,7 +382,7 @@ def test_stream_that_closes_its_own_log_loses_nothing(place: Place) -> None:
 
 
 class Paused:
-    """An async stream that stands still at each chunk until it is let go on."""
+    """An async stream that pauses at each chunk until it is released."""
 
     def __init__(self, chunks: list[bytes]) -> None:
         self.chunks = chunks
@@ -421,7 +421,7 @@ def test_task_cancelled_at_any_chunk_leaves_nothing(place: Place) -> None:
 
 
 def test_task_cancelled_at_every_await_leaves_nothing_or_the_whole_record(place: Place) -> None:
-    """Step the loop by hand: cancel after the first step, after the second, and so on until it gets through."""
+    """Step the loop by hand: cancel after the first step, after the second, and so on until the append completes."""
     log = place.open()
     fill(log, 3)
 
@@ -452,7 +452,7 @@ def test_task_cancelled_at_every_await_leaves_nothing_or_the_whole_record(place:
 
 
 def test_task_cancelled_by_its_own_stream_stores_nothing(place: Place) -> None:
-    """A short stream ends without suspending the task, so nothing but the append itself could deliver the request."""
+    """A short stream ends without suspending the task, so only the append itself can deliver the cancellation."""
     log = place.open()
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -559,7 +559,7 @@ def test_spool_that_a_crash_left_behind_goes_at_the_next_open(place: Place) -> N
 
 
 def test_killed_in_the_middle_of_a_stream_the_log_ends_before_it(place: Place) -> None:
-    """The copies are what a kill would leave at each chunk."""
+    """The copies are the files that a kill at each chunk would leave."""
     log = place.open()
     expected = fill(log, 3)
     left_behind: list[Place] = []
@@ -607,7 +607,7 @@ def test_header_of_a_streamed_batch_is_an_ordinary_one(place: Place, stream: Any
 
 
 def test_sync_from_another_thread_is_not_taken_for_the_stream_itself(tmp_path: Path) -> None:
-    """Only code inside the stream must leave the log alone; the others may ask for durability meanwhile."""
+    """Only the code of the stream must not use the log; other threads may sync it meanwhile."""
     errors: list[BaseException] = []
 
     def sync(log: Log) -> None:

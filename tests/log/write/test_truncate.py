@@ -117,7 +117,7 @@ def test_cut_through_a_batch_with_the_log_clock_keeps_the_time(place: Place) -> 
 
 
 def test_newest_time_of_the_kept_records_is_found(place: Place) -> None:
-    """Times go down: the largest stays with the head."""
+    """The timestamps decrease, so the largest one is at the beginning."""
     log = place.open()
     log.append_many([(b"x", None, (), stamp) for stamp in (50, 90, 40, 95)])
     log.truncate(3)
@@ -137,7 +137,7 @@ def test_truncate_outside_the_log_is_refused(place: Place, offset: int) -> None:
 
 
 def test_truncate_at_the_end_changes_nothing(place: Place) -> None:
-    """In laminarmq it is an error; here it says: nothing to drop."""
+    """An error in laminarmq. Here it returns that nothing was dropped."""
     log = place.open()
     fill(log, 5)
     before = place.files()
@@ -279,7 +279,7 @@ def test_trim_of_everything_goes_on_at_the_next_offset(place: Place) -> None:
 
 
 def test_interrupted_trim_is_finished_by_the_next_open(place: Place) -> None:
-    """The new log start is noted before files go: here none of them has gone yet."""
+    """The new log start is recorded before files are deleted; here none has been deleted yet."""
     log = place.open()
     for start in (0, 5, 10):
         fill(log, 5, start=start)
@@ -293,7 +293,7 @@ def test_interrupted_trim_is_finished_by_the_next_open(place: Place) -> None:
 
 
 def test_iterators_and_truncation_share_nothing_by_accident(place: Place) -> None:
-    """A record that was given out stays what it was."""
+    """A record that was returned does not change."""
     log = place.open()
     log.append_many([b"%d" % i * 100 for i in range(10)])
     held = list(log)
@@ -331,7 +331,7 @@ def test_power_cut_during_truncation_leaves_no_gap_in_whatever_order_names_reach
 
 @pytest.mark.parametrize("mode", MODES)
 def test_power_cut_after_trim_leaves_a_log_that_ends_where_it_starts_or_later(mode: Mode) -> None:
-    """Also where nothing else was durable."""
+    """Even if no other data was durable."""
     disk = FaultyStorage()
     log = Log.open(disk, LogConfig(durability="os"))
     log.append_many([b"0", b"1", b"2"])

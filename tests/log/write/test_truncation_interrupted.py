@@ -1,4 +1,4 @@
-"""A truncation that is interrupted anywhere, of segments of any size, keeps every record that was to be kept."""
+"""A truncation that is interrupted anywhere, in segments of any size, keeps every record below the cut."""
 
 from __future__ import annotations
 
@@ -67,14 +67,15 @@ def test_records_below_the_cut_survive_a_crash_at_every_change(
 
 
 def seen_by_a_reader(disk: FaultyStorage) -> tuple[int, int]:
-    """Where the log ends for another process, and in which leader epoch."""
+    """Return the end of the log for another process, and its leader epoch."""
     with Log.open(disk.plain, CONFIG, mode="r") as reader:
         assert len(list(reader.scan())) == reader.next_offset
         return reader.position()
 
 
 def test_a_power_cut_while_recovery_moves_the_end_of_a_segment_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is above the watermark was copied to a segment of its own, and is torn while it is cut off here."""
+    """Recovery has copied the records above the watermark to another segment, and truncates the original when the power
+    is cut."""
     monkeypatch.setattr(recovery, "SMALL_BYTES", 0)
     disk = FaultyStorage(1)
     log = Log.open(disk.plain, CONFIG)

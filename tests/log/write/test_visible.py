@@ -1,9 +1,9 @@
-"""The visible end: nobody is shown a record that may still go away, and everybody is shown it as soon as it stays.
+"""The visible end: readers see a record as soon as it is safe, and never before.
 
     durable_offset <= visible_offset <= written_offset <= next_offset
 
-The disk is held in the middle of a sync, appends are looked at in the middle, writers are killed between a write and
-its sync; and everyone who reads is asked: in the writer's process, in a second `Log`, in another process.
+The tests stop the disk during a sync, look at half-finished appends, and kill writers between a write and its sync.
+Readers in the writer's process, in a second `Log` and in another process must agree.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = 1_700_000_000_000
 
 
 class Gate:
-    """Holds whoever syncs a segment while it is shut."""
+    """Blocks syncs of segments while it is shut."""
 
     def __init__(self, directory: FaultyDirectory) -> None:
         self.shut = False
@@ -66,7 +66,8 @@ class Gate:
 
 @contextmanager
 def held(gate: Gate, call: Callable[[], Any]) -> Iterator[list[Any]]:
-    """A call in a thread that has written and waits for the disk while the block runs; what it gave, after it."""
+    """Make a call in a thread that has written and waits for the disk during the block. Yields a list that has the
+    result of the call after the block."""
     gate.shut = True
     gate.inside.clear()
     given: list[Any] = []
@@ -90,7 +91,7 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Faulty
 
 
 def second(directory: FaultyDirectory, mode: Any = "r") -> Log:
-    """Another `Log` over the same directory, as another process would have it; it does not own the directory."""
+    """Return another `Log` over the same directory, as another process would open it. It does not own the directory."""
     inner = directory.inner
     return Log.open(FileDirectory(inner.path) if isinstance(inner, FileDirectory) else inner, QUIET, mode=mode)
 
@@ -100,7 +101,7 @@ def ends(log: Log) -> tuple[int, int, int, int]:
 
 
 def shows(log: Log, end: int) -> None:
-    """Every way to read ends at `end`, and every record below it is there. Record i has the timestamp T + i."""
+    """Check that every way to read ends at `end` and returns all records below it. Record i has the timestamp T + i."""
     offsets = list(range(log.lowest_offset, end))
     assert log.visible_offset == end
     assert len(log) == len(offsets)
@@ -176,7 +177,7 @@ def test_the_four_ends_are_in_order_while_threads_append_sync_and_truncate(place
 
 
 def test_an_end_that_is_out_of_order_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check is not a minimum that would hide what it should show."""
+    """The properties check the order; they do not hide a violation by returning a minimum."""
     monkeypatch.setattr(durability, "_READ_ATTEMPTS", 3)
     log = place.open(QUIET)
     fill(log, 3)
@@ -246,7 +247,7 @@ def test_what_is_not_durable_is_shown_to_no_other_process(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("policy", LAZY, ids=POLICY_IDS[1:])
 def test_under_a_lazy_policy_what_is_written_is_seen_at_once(directory: FaultyDirectory, policy: Any) -> None:
-    """That is what the user asked for; also while the disk takes its time."""
+    """A lazy policy asks for that, even while a sync is slow."""
     gate = Gate(directory)
     writer = Log.open(directory, QUIET.with_(durability=policy))
     reader = second(directory)
@@ -259,7 +260,7 @@ def test_under_a_lazy_policy_what_is_written_is_seen_at_once(directory: FaultyDi
         stamped(writer)
         assert ends(writer) == (0, 4, 4, 4)
         shows(reader, 4)
-    assert ends(writer) == (3, 4, 4, 4), "what came after the sync had begun is not durable by it"
+    assert ends(writer) == (3, 4, 4, 4), "the sync covers no record that was appended after it began"
     reader.close()
     writer.close()
 
@@ -297,7 +298,7 @@ def test_several_appends_that_share_a_sync_become_visible_together_when_it_is_do
 
 
 def test_rotation_shows_what_it_has_made_durable_and_no_more(directory: FaultyDirectory) -> None:
-    """The record that did not fit is not synced by the rotation that it brought about."""
+    """A rotation does not sync the record that caused it."""
     gate = Gate(directory)
     writer = Log.open(directory, QUIET.with_(segment_bytes=200))
     writer.append(b"x" * 100)
@@ -326,7 +327,7 @@ def test_rotation_shows_what_it_has_made_durable_and_no_more(directory: FaultyDi
 
 
 def following(log: Log) -> tuple[threading.Thread, queue.SimpleQueue[int]]:
-    """A thread that follows a log from its end, and what it was given."""
+    """Follow a log from its end in a thread. Return the thread and a queue of the offsets that it received."""
     given: queue.SimpleQueue[int] = queue.SimpleQueue()
     records = log.follow(log.visible_offset, timeout=PATIENCE_S)
 
@@ -343,7 +344,7 @@ def following(log: Log) -> tuple[threading.Thread, queue.SimpleQueue[int]]:
 def test_a_follower_is_woken_when_the_visible_end_moves(
     directory: FaultyDirectory, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not look by itself here: only who is woken gets the record."""
+    """Polling is switched off, so a follower that is not woken gets no record."""
     monkeypatch.setattr(clock, "_POLL_S", 3600.0)
     monkeypatch.setattr(clock, "_POLL_MOST_S", 3600.0)
     log = Log.open(directory, QUIET.with_(durability=policy))
@@ -422,7 +423,7 @@ WAYS = ["appending", "append_arrow", "append_batches", "append_kept"]
 def test_nothing_is_visible_in_the_middle_of_an_append(
     directory: FaultyDirectory, way: str, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor durable, as far as anybody is told, also when somebody else syncs; all of it at the end."""
+    """Nor reported as durable, even if another thread syncs. At the end, all of it is both."""
     monkeypatch.setattr(ingest, "_GROUP_BYTES", 1)
     log = Log.open(directory, QUIET.with_(durability=policy, segment_bytes=400))
     stamped(log, 3)
@@ -462,7 +463,7 @@ def test_nothing_is_visible_in_the_middle_of_an_append(
 def test_an_append_that_fails_in_the_middle_was_never_there(
     directory: FaultyDirectory, way: str, policy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not in the log, not in any reader, not after the process was killed; and no leader epoch begins."""
+    """Not by the log, by a reader, or after a kill of the process. No leader epoch begins."""
     monkeypatch.setattr(ingest, "_GROUP_BYTES", 1)
     log = Log.open(directory, QUIET.with_(durability=policy, segment_bytes=400))
     stamped(log, 3)
@@ -587,7 +588,7 @@ def flushed(log: Log) -> range:
 def test_what_was_appended_is_visible_when_the_call_returns(
     directory: FaultyDirectory, append: Callable[[Log], int], policy: Any
 ) -> None:
-    """And durable under "always": read-your-writes holds for everybody."""
+    """And durable under "always": every caller reads its own writes."""
     log = Log.open(directory, QUIET.with_(durability=policy))
     log.append(b"first")
     reader = second(directory)
@@ -677,7 +678,7 @@ def test_readers_go_on_with_what_was_published_after_the_writer_has_ended(tmp_pa
 
 
 def restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine was started again."""
+    """Simulate a restart of the machine."""
     for module in (published_module, file_module):
         monkeypatch.setattr(module, "boot_id", lambda: bytes(range(16)))
 
@@ -686,7 +687,7 @@ def restart(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_reader_without_a_published_end_sees_every_whole_batch(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restart nothing that is there can be lost any longer; and version 0.2 has no such file."""
+    """After a restart of the machine, a record that is in the file is also on the disk."""
     directory = FaultyDirectory(FileDirectory(tmp_path / "log"))
     log = Log.open(directory, QUIET)
     stamped(log, 2)
@@ -736,7 +737,7 @@ def test_a_log_that_locks_late_reads_up_to_the_visible_end_before_its_first_writ
 
 
 def test_what_on_lock_appends_counts_when_it_is_done(place: Place) -> None:
-    """An intent is rolled forward before anybody else may write; half of it is nothing that anybody sees."""
+    """`on_lock` rolls an intent forward before other threads may write. Readers see all of it or nothing."""
     with place.open(QUIET) as log:
         stamped(log, 2)
     seen: list[tuple[int, ...]] = []
@@ -763,8 +764,8 @@ def test_what_on_lock_appends_counts_when_it_is_done(place: Place) -> None:
 
 
 @pytest.mark.parametrize("told", [0, 1, 2, 4])
-def test_an_older_published_end_shows_less_and_the_next_writer_mends_it(place: Place, told: int) -> None:
-    """A backup has brought it back. The log is as it was, only less of it is shown for a while."""
+def test_an_older_published_end_shows_less_and_the_next_writer_corrects_it(place: Place, told: int) -> None:
+    """A backup restored an old file. The log is unchanged, but readers see less of it until the next writer comes."""
     with place.open(QUIET.with_(segment_bytes=200)) as log:
         stamped(log, 5)
         assert len(log.segments) > 1
@@ -788,7 +789,7 @@ def test_an_older_published_end_shows_less_and_the_next_writer_mends_it(place: P
 
 
 def publish(directory: Any, told: tuple[int, int]) -> None:
-    """Put these numbers into the `visible` file of a log."""
+    """Write these numbers to the `visible` file of a log."""
     where = FileDirectory(directory) if isinstance(directory, Path) else directory
     published = where.published("visible", create=True)
     assert published is not None
@@ -840,7 +841,7 @@ def test_an_end_from_before_a_truncation_counts_up_to_the_cut_while_an_epoch_is_
 
 
 def test_an_end_from_before_a_truncation_still_proves_what_is_below_the_cut(place: Place) -> None:
-    """It says nothing about the truncated records, but what was kept must be there."""
+    """It proves nothing about the truncated records, but the kept records must exist."""
     with place.open(QUIET) as log:
         stamped(log, 9)
         log.truncate(6)
@@ -892,7 +893,7 @@ def test_a_published_end_beyond_the_log_is_a_loss_and_hides_no_record(place: Pla
 
 @pytest.mark.parametrize("told", [(0, 3), (5, 3)])
 def test_published_numbers_of_another_log_break_nothing(place: Place, told: tuple[int, int]) -> None:
-    """A leader epoch that nobody has begun has no record."""
+    """A leader epoch that no writer has begun has no records."""
     directory = published_by_hand(place, told)
     with Log.open(directory, mode="r") as reader:
         shows(reader, min(told[0], 5))
@@ -904,7 +905,7 @@ def test_published_numbers_of_another_log_break_nothing(place: Place, told: tupl
 
 
 def test_a_reader_sees_the_new_log_where_the_old_one_was_removed(place: Place) -> None:
-    """In a directory that stays because something else is in it."""
+    """The directory stays because it contains another file."""
     log = place.open(QUIET)
     place.write("stranger", b"mine")
     stamped(log, 2)
@@ -922,7 +923,8 @@ def test_a_reader_sees_the_new_log_where_the_old_one_was_removed(place: Place) -
 def test_a_reader_that_finds_less_than_was_published_looks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing new is published, no name changes, and the file is whole again: it must not rest on what it saw."""
+    """The published end and the file names stay the same while the file becomes whole again, so the reader must look
+    again."""
     monkeypatch.setattr(file_module, "_CLOCK_STEP_NS", 0)  # names that have just changed are taken for settled
     log = Log.open(tmp_path, QUIET.with_(durability="os"))
     stamped(log, 3)
@@ -943,7 +945,7 @@ def test_a_reader_that_finds_less_than_was_published_looks_again(
 def test_a_sync_that_began_before_a_truncation_makes_nothing_durable_after_it(
     directory: FaultyDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """../shared/cases/ack_without_fsync_after_truncate.py: the leader is held between its sync and saying so."""
+    """The leader of a group commit is stopped between its fsync and announcing it."""
     at, go = threading.Event(), threading.Event()
     pass_on = Durability._hand_over
 
@@ -963,7 +965,7 @@ def test_a_sync_that_began_before_a_truncation_makes_nothing_durable_after_it(
     assert ends(log) == (5, 5, 5, 5)
     go.set()
     leader.join(PATIENCE_S)
-    assert ends(log) == (5, 5, 5, 5), "what the leader knew is of a log that was cut since"
+    assert ends(log) == (5, 5, 5, 5), "the leader's fsync covered records that were truncated since"
     reader = second(directory)
     for end in range(6, 16):
         before = sum(call == Call("sync", f"{0:020d}.log") for call in directory.calls)
@@ -977,7 +979,7 @@ def test_a_sync_that_began_before_a_truncation_makes_nothing_durable_after_it(
 
 @pytest.mark.parametrize("policy", POLICIES, ids=POLICY_IDS)
 def test_what_is_durable_survives_a_power_cut_and_under_always_what_is_visible_does(policy: Any) -> None:
-    """Threads append while the log is truncated; the disk itself is asked what it would keep."""
+    """Threads append while the log is truncated. The simulated disk shows what a power cut would keep."""
     disk = FaultyStorage(seed=3)
     log = Log.open(disk, QUIET.with_(durability=policy, segment_bytes=2000))
     stamped(log, 5)
@@ -1011,7 +1013,7 @@ def test_what_is_durable_survives_a_power_cut_and_under_always_what_is_visible_d
 def test_a_truncation_that_is_refused_before_it_begins_hides_nothing(
     directory: FaultyDirectory, name: str, number: int, policy: Any
 ) -> None:
-    """The log is as it was, or has failed and says so; what was acknowledged and is there can be read."""
+    """The log is unchanged, and every acknowledged record can be read."""
     log = Log.open(directory, QUIET.with_(durability=policy))
     stamped(log, 8)
     log.sync()

@@ -255,7 +255,7 @@ def test_interval_is_checked(arguments: dict[str, Any]) -> None:
 
 
 def test_watermark_is_noted_on_disk_while_the_log_is_written_to(place: Place) -> None:
-    """At least every `checkpoint_interval_ms`, and also when the log has gone quiet since."""
+    """At least every `checkpoint_interval_ms`, even if no append follows."""
     log = place.open(LogConfig(durability="always", checkpoint_interval_ms=5))
     log.append(b"x")
     assert eventually(lambda: b'"durable_offset": 1,' in place.files()["checkpoint"])
@@ -267,7 +267,7 @@ def test_watermark_is_noted_on_disk_while_the_log_is_written_to(place: Place) ->
 
 
 def test_noted_watermark_is_never_ahead_of_what_is_durable(place: Place) -> None:
-    """It may be older than the truth, never newer: what it covers is believed to be whole."""
+    """It may be older than the true watermark but never newer, because recovery does not verify records below it."""
     log = place.open(LogConfig(durability="os", checkpoint_interval_ms=1, segment_bytes=2000))
     import json
 

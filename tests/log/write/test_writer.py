@@ -49,7 +49,7 @@ def test_batches_are_placed_when_they_are_full(place: Place, batch_bytes: int) -
 
 @pytest.mark.parametrize("segment_bytes", [150, 200, 300, 1000])
 def test_record_that_fits_a_segment_is_never_refused(place: Place, segment_bytes: int) -> None:
-    """However little room the open batch has left."""
+    """However little room is left in the open batch."""
     log = place.open(segment_bytes=segment_bytes)
     expected = [b"%03d" % i + b"v" * (i % 80) for i in range(60)]
     with log.writer() as writer:
@@ -224,7 +224,7 @@ def test_full_batch_that_could_not_be_placed_loses_nothing() -> None:
             writer.append(value)
             taken.append(value)
         except StorageError:
-            taken.append(value)  # taken, but the batch that it filled could not be placed
+            taken.append(value)  # accepted, but the batch that it filled could not be placed
     directory.full = False
     writer.close()
     assert values(log) == taken
@@ -251,7 +251,7 @@ def test_log_clock_and_compression_hold_for_writers(place: Place) -> None:
 
 
 def test_writer_that_is_dropped_does_not_take_its_records_along(place: Place) -> None:
-    """As with a file object: what was taken is written when the log is closed."""
+    """As with a file object, buffered records are written when the log is closed."""
     log = place.open()
     fill(log, 1)
     log.writer().append(b"taken")
