@@ -10,6 +10,7 @@ SawlogError
 ├── DecodeFailed (ValueError)                  a record does not parse as its view declares; has the record
 ├── StreamAborted (RuntimeError)               the caller's stream raised; the log is unchanged
 ├── OffsetOutOfRange (IndexError)              no record at that offset; has the valid range
+│   ├── NotYetVisible                            written but not durable, or not committed: wait
 │   └── RecordRemoved                            removed by compaction, or aborted; has the next existing offset
 ├── DataLoss                                   records of a planned range are gone, or their offsets were reused
 ├── OffsetMismatch (ValueError)                expect_offset does not match; nothing was written
@@ -92,6 +93,7 @@ Where the standard library has a matching type, the error is also an instance of
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import Any
 
 
@@ -182,6 +184,33 @@ class OffsetOutOfRange(SawlogError, IndexError):
     def lowest_offset(self) -> int:
         """First offset that the log still holds."""
         return self.lowest
+
+
+class NotYetVisible(OffsetOutOfRange):
+    """The record at that offset is written, but readers may not see it yet: it is not durable, or its offset is above
+    an open transaction (`in_transaction`). The message says what to do."""
+
+    def __init__(
+        self, requested: int, lowest: int, next_offset: int, where: str = "", *, in_transaction: bool = False
+    ) -> None:
+        super().__init__(requested, lowest, next_offset, where)
+        self.in_transaction = in_transaction
+        log = f"the log{where and f' {where}'}"
+        if in_transaction:
+            message = (
+                f"the record at offset {requested} is not committed yet: {log} has an open transaction from offset "
+                f'{next_offset} on; wait until it ends, or read with isolation="uncommitted"'
+            )
+        else:
+            message = (
+                f"the record at offset {requested} is written but not durable yet, and {log} is readable below offset "
+                f"{next_offset}: wait until its append returns, or call sync() if that was made with wait=False"
+            )
+        self.args = (message,)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        make = partial(type(self), in_transaction=self.in_transaction)
+        return make, (self.requested, self.lowest, self.next, self.where)
 
 
 class RecordRemoved(OffsetOutOfRange):

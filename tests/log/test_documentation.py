@@ -117,6 +117,7 @@ def test_error_can_be_pickled_and_shown(name: str) -> None:
 
     made = {
         "OffsetOutOfRange": lambda: errors.OffsetOutOfRange(5, 1, 3, "in x"),
+        "NotYetVisible": lambda: errors.NotYetVisible(5, 1, 3, "x", in_transaction=True),
         "RecordRemoved": lambda: errors.RecordRemoved(5, 1, 9, 6),
         "OffsetMismatch": lambda: errors.OffsetMismatch(5, 1),
         "DirectoryLocked": lambda: errors.DirectoryLocked("/x", "me"),
@@ -137,6 +138,7 @@ def test_error_can_be_pickled_and_shown(name: str) -> None:
         "position",
         "next_offset",
         "following",
+        "in_transaction",
     ):
         assert getattr(again, field, None) == getattr(made, field, None)
 

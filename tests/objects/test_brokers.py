@@ -36,6 +36,7 @@ from sawlog.errors import (
     GroupActive,
     NotCoordinator,
     NotInTransaction,
+    NotYetVisible,
     OutOfOrderSequence,
     ProducerFenced,
 )
@@ -317,6 +318,8 @@ def test_a_transaction_ends_in_one_commit(services: tuple[ObjectService, ObjectS
     for number in (0, 1):
         one.topic("orders").partition(number)._submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
     assert [values(other, number) for number in (0, 1)] == [[], []]
+    with pytest.raises(NotYetVisible):
+        other.topic("orders").partition(0).read(0)
     found = ledger.get("t")
     assert found is not None
     offsets = {"g": [("orders", 0, 9, -1, "")]} if commit else {}

@@ -525,7 +525,8 @@ class Log(Partition, Closing):
         return self._access.readable()
 
     def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
-        """Return the record at `offset`; `OffsetOutOfRange` if there is none."""
+        """Return the record at `offset`; `OffsetOutOfRange` if there is none, `NotYetVisible` if it is not durable
+        or not committed yet."""
         if self._access.closed:
             raise LogClosed(f"the log {self.path} is closed")
         return self._access.reader.read(offset, isolation == "committed" or is_committed(isolation))

@@ -335,7 +335,7 @@ class Reader:
         start = lowest if start is None else whole_number(start)
         end = None if end is None else whole_number(end)
         if not lowest <= start <= visible:
-            raise OffsetOutOfRange(start, lowest, visible, segments.directory.path)
+            raise segments.out_of_range(start, lowest, visible)
         last = segments.transaction_view.stable(visible) if segments.maybe_undecided and committed else visible
         return start, last if end is None else min(end, last)
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from ..batch import kernel
 from ..batch.header import ATTRIBUTES, BASE, CONTROL_BIT, COUNT, LAST, MAX_TIME
 from ..config import LRU, CachedSegment, CachePolicy, LogConfig
-from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
+from ..errors import CorruptBatch, NotYetVisible, OffsetOutOfRange, StorageError
 from ..storage import Directory
 from ..storage.forking import forkable
 from ..storage.system import most_descriptors
@@ -177,10 +177,17 @@ class SegmentSet(kernel.SegmentSetFields):
         return bases[at] if at < len(bases) else self.next_offset
 
     def check(self, offset: int, *, end_allowed: bool = False, committed: bool = False) -> None:
-        """Raise `OffsetOutOfRange` unless `offset` is local and may be read."""
+        """Raise `OffsetOutOfRange`, or `NotYetVisible`, unless `offset` is local and may be read."""
         lowest, end = self.lowest_offset, self.end(committed=committed)
         if not lowest <= offset < end + end_allowed:
-            raise OffsetOutOfRange(offset, self.log_start, end, self.directory.path)
+            raise self.out_of_range(offset, self.log_start, end)
+
+    def out_of_range(self, offset: int, lowest: int, end: int) -> OffsetOutOfRange:
+        """Return the error for an offset that cannot be read; the readable ones are from `lowest` to `end`."""
+        path = self.directory.path
+        if end <= offset < self.next_offset:
+            return NotYetVisible(offset, lowest, end, path, in_transaction=offset < self.visible_offset)
+        return OffsetOutOfRange(offset, lowest, end, path)
 
     # --- ends and epochs, set by the writer
 

@@ -20,10 +20,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sawlog import Interval, Log, LogConfig, clock
+import sawlog
+from sawlog import JSON, Interval, Log, LogConfig, clock
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
-from sawlog.errors import CorruptBatch, OffsetOutOfRange, StorageFull
+from sawlog.errors import CorruptBatch, NotYetVisible, OffsetOutOfRange, StorageFull
 from sawlog.log import durability, ingest
 from sawlog.log.durability import Durability
 from sawlog.log.epochs import Epochs
@@ -215,6 +216,46 @@ def test_what_is_not_durable_is_shown_to_nobody(directory: FaultyDirectory, mode
     shows(reader, 4)
     reader.close()
     writer.close()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda log, offset: log.read(offset),
+        lambda log, offset: log.read(offset, isolation="uncommitted"),
+        lambda log, offset: log[offset],
+        lambda log, offset: log.typed(JSON()).read(offset),
+        lambda log, offset: log.scan(offset + 1),
+        lambda log, offset: log.fetch(offset + 1),
+    ],
+    ids=["read", "uncommitted", "index", "typed", "scan", "fetch"],
+)
+def test_a_record_that_is_written_but_not_durable_is_not_called_out_of_range(
+    directory: FaultyDirectory, read: Callable[[Log, int], Any]
+) -> None:
+    with Log.open(directory, QUIET) as log:
+        stamped(log, 2)
+        log.append_batches(encode([(b"{}", None, (), T)] * 2), wait=False)
+        with pytest.raises(NotYetVisible, match=r"written but not durable yet, .* call sync\(\)") as caught:
+            read(log, 2)
+        assert (caught.value.lowest_offset, caught.value.next_offset, caught.value.in_transaction) == (0, 2, False)
+        assert 2 not in log
+        for outside in (-1, 4):
+            with pytest.raises(OffsetOutOfRange) as beyond:
+                log.read(outside)
+            assert type(beyond.value) is OffsetOutOfRange
+        log.sync()
+        read(log, 2)
+
+
+def test_a_record_that_is_not_durable_is_not_called_out_of_range_in_a_store(tmp_path: Path) -> None:
+    with sawlog.open(tmp_path / "data") as store:
+        log = store.create_topic("orders").partition(0)
+        log.append_batches(encode([(b"one", None, (), T)]), wait=False)
+        with pytest.raises(NotYetVisible):
+            log.read(0)
+        log.sync()
+        assert log.read(0).value == b"one"
 
 
 def test_what_is_not_durable_is_shown_to_no_other_process(tmp_path: Path) -> None:

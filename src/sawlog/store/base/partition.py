@@ -35,6 +35,7 @@ from ...errors import (
     InvalidRecord,
     InvalidRecordType,
     LogClosed,
+    NotYetVisible,
     OffsetOutOfRange,
     RecordRemoved,
     StorageError,
@@ -553,9 +554,12 @@ class Partition(ABC):
                 yield batch.slice(first, batch_rows)
 
     def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
-        """Return the record at `offset`; `OffsetOutOfRange` if there is none."""
+        """Return the record at `offset`; `OffsetOutOfRange` if there is none, `NotYetVisible` if it is not committed
+        yet."""
         wanted = whole_number(offset)
         end, _ = self.position(isolation=isolation)
+        if end <= wanted < self.visible_offset:
+            raise NotYetVisible(wanted, self.lowest_offset, end, self.path, in_transaction=True)
         if not self.lowest_offset <= wanted < end:
             raise OffsetOutOfRange(wanted, self.lowest_offset, end, self.path)
         found = next(self._one(wanted, wanted + 1, isolation), None)
