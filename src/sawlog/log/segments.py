@@ -186,7 +186,9 @@ class SegmentSet(kernel.SegmentSetFields):
         """Return the error for an offset that cannot be read; the readable ones are from `lowest` to `end`."""
         path = self.directory.path
         if end <= offset < self.next_offset:
-            return NotYetVisible(offset, lowest, end, path, in_transaction=offset < self.visible_offset)
+            visible = self.visible_offset  # read first: it may have moved since, without any transaction
+            in_transaction = self.end(committed=True) <= offset < visible
+            return NotYetVisible(offset, lowest, end, path, in_transaction=in_transaction)
         return OffsetOutOfRange(offset, lowest, end, path)
 
     # --- ends and epochs, set by the writer

@@ -559,7 +559,9 @@ class Partition(ABC):
         wanted = whole_number(offset)
         end, _ = self.position(isolation=isolation)
         if end <= wanted < self.visible_offset:
-            raise NotYetVisible(wanted, self.lowest_offset, end, self.path, in_transaction=True)
+            end, _ = self.position(isolation=isolation)  # read last: the record may have been appended just now
+            if end <= wanted:
+                raise NotYetVisible(wanted, self.lowest_offset, end, self.path, in_transaction=True)
         if not self.lowest_offset <= wanted < end:
             raise OffsetOutOfRange(wanted, self.lowest_offset, end, self.path)
         found = next(self._one(wanted, wanted + 1, isolation), None)
