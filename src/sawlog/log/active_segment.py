@@ -182,16 +182,19 @@ class ActiveSegment(kernel.ActiveSegmentFields):
         self._room = segment, min(config.segment_bytes, entries * config.index_interval_bytes), newest
         return segment
 
-    def segment_for_stream(self, timestamp: int) -> tuple[Segment, int]:
-        """Return the segment for a streamed batch with this timestamp, and the bytes that the batch may add to it."""
-        segment, config = self.segment, self._config
-        if segment.tail[1] >= config.segment_bytes:
-            segment = self.rotate()
-        if segment.tail[1]:
-            segment = self.segment_for(1, 1, timestamp)
-        size = segment.tail[1]
-        allowed = config.segment_bytes - size + config.overflow_bytes
-        return segment, min(allowed, MAX_SEGMENT_BYTES - size)
+    @property
+    def most_bytes(self) -> int:
+        """Largest size of a segment that ends with a streamed batch."""
+        return min(self._config.segment_bytes + self._config.overflow_bytes, MAX_SEGMENT_BYTES)
+
+    def segment_for_stream(self, size_bytes: int, timestamp: int) -> Segment:
+        """Return the segment for a streamed batch of at least this size, after rotating if it does not fit into the
+        current one."""
+        if not self.segment.tail[1]:
+            return self.segment
+        if self.segment.tail[1] + size_bytes > self.most_bytes:
+            return self.rotate()
+        return self.segment_for(1, 1, timestamp)
 
     # --- syncing
 

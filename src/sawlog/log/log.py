@@ -462,8 +462,8 @@ class Log(Partition, Closing):
         """Append one record from an iterable of chunks without holding it in memory, and return its offset. Up to
         16 KiB it costs as much as `append`.
 
-        Raises `StreamTooLong` if the value exceeds `max_bytes` or the space in the segment, and `StreamAborted` if the
-        iterable raises; the log is then unchanged. Other appends block until the stream ends.
+        Raises `StreamTooLong` if the value exceeds `max_bytes` or does not fit into a segment, and `StreamAborted` if
+        the iterable raises; the log is then unchanged. Other appends block until the stream ends.
         """
         return streaming.append_stream(
             self._access.appender or self._writable(),

@@ -11,6 +11,9 @@ Until the header is written, the hole reads as zeros: for a reader in another pr
 the log ends before it. Whatever fails (the stream is too long or raises, the disk is full, an interrupt), the segment
 is truncated to its previous end. The stream holds the log's lock: other appends block, reads do not.
 
+A value that is too long for the rest of the segment goes to the next one. What has been written of it is moved to a
+file, and the segment is sealed only when the whole value is known to fit into an empty one.
+
 An async stream may be slow and must not hold a lock across an await. It is collected in memory up to 16 KiB, beyond
 that in a file of its own (`Spool`), and streamed from there once it is complete. Other appends continue meanwhile.
 """
@@ -18,6 +21,8 @@ that in a file of its own (`Spool`), and streamed from there once it is complete
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from ..batch import kernel
@@ -131,12 +136,12 @@ def _check_chunk(chunk: object) -> bytes | bytearray | memoryview:
 
 
 def _check_length(value_bytes: int, bound: int, max_bytes: int | None) -> None:
-    """Raise `StreamTooLong` if a value exceeds `max_bytes` or the space in the segment."""
+    """Raise `StreamTooLong` if a value exceeds `max_bytes` or the space in an empty segment."""
     if max_bytes is not None and value_bytes > max_bytes:
         raise StreamTooLong(f"the stream exceeds max_bytes={max_bytes:,}; nothing was stored")
     if value_bytes > bound:
         raise StreamTooLong(
-            f"the stream exceeds the {bound:,} bytes left in the segment; nothing was stored; raise "
+            f"the stream exceeds the {bound:,} bytes that fit into a segment; nothing was stored; raise "
             "segment_bytes or segment_overflow_bytes for longer records"
         )
 
@@ -201,15 +206,16 @@ def _append_short(appender: Appender, value: Buffer, key: Any, headers: Any, tim
 
 def _append_long(appender: Appender, batch: StreamedBatch, first: Buffer, blocks: Blocks) -> int:
     """Append the value that begins with the block `first`. The caller holds the lock."""
-    segment, bound = appender.active.segment_for_stream(batch.timestamp)
-    blocks.bound = bound - batch.overhead_bytes
+    active = appender.active
+    blocks.bound = active.most_bytes - batch.overhead_bytes
     blocks.check()
+    segment = active.segment_for_stream(batch.overhead_bytes + len(first) if blocks.ended else 1, batch.timestamp)
     with appender.appending() as offset, appender.streaming:
-        batch.take(first)
         if blocks.ended:
+            batch.take(first)
             size = segment.size
             whole = b"".join((batch.prefix(offset, appender.durability.epoch), first, batch.suffix))
-            appender.active.write(memoryview(whole), offset + 1)
+            active.write(memoryview(whole), offset + 1)
             segment.index.add(offset, size, len(whole), batch.max_timestamp)
         else:
             _stream(appender, segment, batch, first, blocks)
@@ -218,19 +224,62 @@ def _append_long(appender: Appender, batch: StreamedBatch, first: Buffer, blocks
 
 def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: Buffer, blocks: Blocks) -> None:
     """Write a value into the active segment block by block, then its header."""
-    offset, size = segment.tail
-    storage = segment.storage
-    appender.active.truncate_leftover()
+    active, storage = appender.active, segment.storage
+    active.truncate_leftover()
     storage.append(bytes(batch.prefix_bytes))
-    storage.append(first)
-    while block := blocks.take():
+    block = first
+    while block:
         batch.take(block)
+        if segment.size + batch.overhead_bytes + batch.value_bytes > active.most_bytes:
+            segment = _move(appender, segment, batch, block, blocks)
+            storage = segment.storage
+            break
         storage.reserve(len(block))
         storage.append(block)
+        block = blocks.take()
+    offset, size = segment.tail
     storage.append(batch.suffix)
     storage.write_at(size, batch.prefix(offset, appender.durability.epoch))
     segment.reach(offset + 1, storage.size)
     segment.index.add(offset, size, storage.size - size, batch.max_timestamp)
+
+
+def _move(appender: Appender, segment: Segment, batch: StreamedBatch, block: Buffer, blocks: Blocks) -> Segment:
+    """Move a value, of which `block` is next, to a new segment: it is too long for the rest of this one. It is
+    collected in a file until its length is known, so that a stream that is too long for any segment changes nothing."""
+    file = _new_file(appender)
+    try:
+        source = segment.storage
+        for data in _portions(source.read, segment.size + batch.prefix_bytes, source.size):
+            file.append(data)
+        file.append(block)
+        while block := blocks.take():
+            batch.take(block)
+            file.append(block)
+        made = appender.active.rotate()
+        made.storage.append(bytes(batch.prefix_bytes))
+        for data in _portions(file.view, 0, file.size):
+            made.storage.append(data)
+        return made
+    finally:
+        with suppress(StorageError):  # the next open removes it
+            file.remove()
+
+
+_numbers = count(1)
+
+
+def _new_file(appender: Appender) -> Storage:
+    """Create a temporary file. Its name, which no segment can have, marks it as disposable after a crash."""
+    name = file_name(10**19 + next(_numbers)) + TMP
+    appender.directory.remove(name)
+    return appender.directory.create(name)
+
+
+def _portions(read: Callable[[int, int], Buffer], start: int, end: int) -> Iterator[Buffer]:
+    """Read the bytes from `start` to `end`, a megabyte at a time."""
+    for position in range(start, end, _COPY_BYTES):
+        yield read(position, min(_COPY_BYTES, end - position))
 
 
 class Blocks:
@@ -287,8 +336,6 @@ class Blocks:
 class Spool:
     """Buffer of an async stream until it is complete: in memory, or in a file next to the segments if it is long."""
 
-    _number = 0
-
     def __init__(
         self, appender: Appender, key: Any, headers: HeadersInput, timestamp: int | None, max_bytes: int | None
     ) -> None:
@@ -301,8 +348,7 @@ class Spool:
         self._batch = StreamedBatch(key, self._headers, timestamp, append_time=append_time)
         self._max_bytes = max_bytes
         self._value_bytes = 0
-        self._bound = 0
-        self._name = ""
+        self._bound = appender.active.most_bytes - self._batch.overhead_bytes
         self._storage: Storage | None = None
         #: The value while there is no file.
         self._held = bytearray()
@@ -313,8 +359,6 @@ class Spool:
         appender = self._appender
         with appender.lock:
             appender.check_open()
-            _, bound = appender.active.segment_for_stream(self._batch.timestamp)
-            self._bound = bound - self._batch.overhead_bytes
             _check_length(0, self._bound, self._max_bytes)
             appender.spools.add(self)
 
@@ -323,15 +367,11 @@ class Spool:
             raise LogClosed(f"the log {self._appender.directory.path} was closed before the stream ended")
 
     def _file(self) -> Storage:
-        """Return the file; created if missing. Its name, which no segment can have, marks it as disposable after a
-        crash."""
+        """Return the file; created if missing."""
         with self._appender.lock:
             self._check_kept()
             if self._storage is None:
-                Spool._number += 1
-                self._name = file_name(10**19 + Spool._number) + TMP
-                self._appender.directory.remove(self._name)
-                self._storage = self._appender.directory.create(self._name)
+                self._storage = _new_file(self._appender)
                 self._storage.append(self._held)
             return self._storage
 
@@ -374,17 +414,10 @@ class Spool:
 
     def _copy(self) -> int:
         """Stream the file into the log. The caller holds the lock."""
-        active, batch = self._appender.active, self._batch
-        segment, bound = active.segment_for_stream(batch.timestamp)
-        if batch.overhead_bytes + self._value_bytes > bound and segment.tail[1]:
-            active.rotate()  # other appends have filled the segment meanwhile
-        blocks = Blocks(self._chunks(), self._max_bytes, ([], None, False))
+        batch = self._batch
+        self._appender.active.segment_for_stream(batch.overhead_bytes + self._value_bytes, batch.timestamp)
+        blocks = Blocks(_portions(self._file().view, 0, self._value_bytes), self._max_bytes, ([], None, False))
         return _append_long(self._appender, batch, blocks.take(), blocks)
-
-    def _chunks(self) -> Iterator[memoryview]:
-        file = self._file()
-        for position in range(0, self._value_bytes, _COPY_BYTES):
-            yield file.view(position, min(_COPY_BYTES, self._value_bytes - position))
 
     def discard(self) -> None:
         """Delete the file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import struct
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -19,10 +20,13 @@ from sawlog.errors import (
     OffsetMismatch,
     RecordTooLarge,
     SawlogError,
+    StorageFull,
     StreamAborted,
     StreamTooLong,
 )
+from sawlog.log import streams
 from sawlog.log.streams import StreamedBatch
+from sawlog.storage import Storage
 
 from ...batch import wire
 from ..places import Place, fill, named, values
@@ -191,11 +195,12 @@ def test_segment_and_its_overflow_bound_a_stream_exactly(place: Place, stream: A
     log = place.open(segment_bytes=1000, segment_overflow_bytes=overflow)
     log.append(b"x" * 100)
     used = log.size_bytes
-    bound = 1000 - used + (500 if overflow is None else overflow)
+    most = 1000 + (500 if overflow is None else overflow)
     before = place.files()
-    with pytest.raises(StreamTooLong):
-        stream(log, [b"y"] * (bound - overhead() + 1))
+    with pytest.raises(StreamTooLong, match="raise segment_bytes"):
+        stream(log, [b"y"] * (most - overhead() + 1))
     assert place.files() == before
+    bound = most - used
     assert stream(log, [b"y"] * (bound - overhead())) == 1
     assert log.segments[-1].size_bytes == used + bound
     assert len(log.segments) == 1
@@ -205,6 +210,70 @@ def test_segment_and_its_overflow_bound_a_stream_exactly(place: Place, stream: A
     log.close()
     log = place.open(segment_bytes=1000)
     assert len(log.read(1).value or b"") == bound - overhead()
+
+
+@pytest.fixture(params=[64, 256 << 10], ids=["small blocks", "large blocks"])
+def block_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The bytes that a stream gathers before it writes."""
+    monkeypatch.setattr(streams, "_BLOCK_BYTES", request.param)
+    size: int = request.param
+    return size
+
+
+@pytest.mark.usefixtures("block_bytes")
+@pytest.mark.parametrize("over", [1, 300, "empty segment"])
+@pytest.mark.parametrize("chunk_bytes", [1, 50, 10_000])
+def test_stream_that_is_too_long_for_the_rest_of_the_segment_goes_to_the_next(
+    place: Place, stream: Any, over: int | str, chunk_bytes: int
+) -> None:
+    log = place.open(segment_bytes=1000, segment_overflow_bytes=0)
+    log.append(b"x" * 300)
+    rest = 1000 - log.size_bytes
+    size = (1000 if isinstance(over, str) else rest + over) - overhead(b"key")
+    value = bytes(range(256)) * 4
+    value = value[:size]
+    chunks = [value[i : i + chunk_bytes] for i in range(0, size, chunk_bytes)]
+    assert stream(log, chunks, key=b"key") == 1
+    assert [(each.base_offset, each.sealed) for each in log.segments] == [(0, True), (1, False)]
+    assert (log.read(1).key, log.read(1).value) == (b"key", value)
+    assert log.append(b"after") == 2
+    assert not [name for name in place.names() if name.endswith(".tmp")]
+    assert log.verify()
+    log.close()
+    log = place.open()
+    assert log.recovery.clean
+    assert values(log) == [b"x" * 300, value, b"after"]
+
+
+@pytest.mark.usefixtures("block_bytes")
+@pytest.mark.parametrize("failure", ["too long", "raises", "interrupt", "disk full"])
+def test_stream_that_fails_beyond_the_rest_of_the_segment_leaves_it_as_it_was(
+    place: Place, failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = place.open(segment_bytes=1000, segment_overflow_bytes=0)
+    expected = fill(log, 5, 100)
+    before = place.files()
+
+    def chunks() -> Iterator[bytes]:
+        yield from [b"y" * 10] * 70
+        if failure == "raises":
+            raise OSError
+        if failure == "interrupt":
+            raise KeyboardInterrupt
+        yield from [b"y" * 10] * 300
+
+    if failure == "disk full":
+        monkeypatch.setattr(streams, "_new_file", lambda appender: full())
+    with pytest.raises((StreamTooLong, StreamAborted, KeyboardInterrupt, StorageFull)):
+        log.append_stream(chunks())
+    assert place.files() == before
+    assert values(log) == expected
+    assert log.append(b"after") == 5
+    assert log.verify()
+
+
+def full() -> Storage:
+    raise StorageFull(errno.ENOSPC, "no space left")
 
 
 def test_key_and_headers_count_against_the_bound(place: Place, stream: Any) -> None:
