@@ -590,6 +590,12 @@ _PLANS: dict[str, tuple[Sequence[str], dict[str, Any], bool]] = {
     "tables": (("append", "append_arrow", "append_arrow"), {}, False),
     "batches": (("append", "append_batches", "append_batches"), {}, False),
     "streams": (("append", "append_stream", "append", "append_stream", "append_stream"), {}, True),
+    # Streams that are too long for the rest of their segment.
+    "moving_streams": (
+        ("append_many", "append_stream", "aborted_stream", "append", "append_stream", "append_stream"),
+        {"segment_bytes": 2200, "segment_overflow_bytes": 0},
+        True,
+    ),
     "asynchronous": (("append_async", "append_stream_async", "append_async"), {}, True),
     "writers": (("writer", "append", "writer"), {}, False),
     "producers": (("produce", "append", "produce", "seal", "produce", "reopen", "produce"), {}, False),

@@ -185,7 +185,7 @@ DESIGNED = [
     *("open", "in_memory", "close", "remove", "sync", "seal", "verify"),
     *("append", "append_many", "append_arrow", "append_batches", "append_stream", "writer"),
     *("append_async", "append_stream_async"),
-    *("read", "scan", "scan_arrow", "fetch", "follow", "offset_at", "__getitem__", "__len__", "__iter__"),
+    *("read", "scan", "scan_arrow", "fetch", "reader", "follow", "offset_at", "__getitem__", "__len__", "__iter__"),
     *("lowest_offset", "next_offset", "written_offset", "durable_offset", "size_bytes", "segments"),
     *("truncate", "trim", "remove_expired", "apply_retention"),
 ]

@@ -17,6 +17,7 @@ batch is visible as a whole or not at all; an acknowledged record survives what 
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timedelta
@@ -36,10 +37,12 @@ from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, S
 from ..storage import Directory, MemoryDirectory
 from ..storage.words import WaitPoint
 from ..store.base import Partition, SegmentInfo
+from ..store.base.partition import unsupported
 from . import checkpoint, compaction, ingest, maintenance, retention, tiering
 from . import open as access
 from . import streams as streaming
 from .appender import Appender
+from .byte_reader import ByteReader
 from .compaction import CompactionReport
 from .ingest import NumberedFile
 from .lock import is_release_requested, read_lock_note, request_release
@@ -582,6 +585,18 @@ class Log(Partition, Closing):
         if not min_bytes:
             return self._readable().fetch(start, max_bytes, committed=committed)
         return self._readable().fetch_when_available(start, max_bytes, min_bytes, timeout, committed=committed)
+
+    def reader(self) -> io.BufferedReader:
+        """Return the bytes of all batches that are visible now, as one file to read, seek in and close.
+
+        They are the stored batches, whole and unfiltered, from the one that contains `lowest_offset`. `append_batches`
+        appends them to another log, all at once or some whole batches at a time. The files of the segments stay open,
+        with a descriptor each, so nothing that happens to the log meanwhile disturbs the reader.
+        """
+        segments = self._readable().segments
+        if self._is_tiered:
+            raise unsupported(self.path, "reader() while a part of it is only in the replica; use fetch()")
+        return io.BufferedReader(ByteReader(segments))
 
     def _watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever `visible_offset` may have moved. Returns a function that stops the calls. In the writer's
