@@ -36,8 +36,7 @@ from ..display import counted, size_text
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, SawlogError
 from ..storage import Directory, MemoryDirectory
 from ..storage.words import WaitPoint
-from ..store.base import Partition, SegmentInfo
-from ..store.base.partition import unsupported
+from ..store.base import Partition, SegmentInfo, unsupported
 from . import checkpoint, compaction, ingest, maintenance, retention, tiering
 from . import open as access
 from . import streams as streaming

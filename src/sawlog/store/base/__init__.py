@@ -13,7 +13,7 @@ first use; the layer contract in pyproject.toml lists these imports by name.
 
 from __future__ import annotations
 
-from .partition import PAGE_BYTES, Partition, SegmentInfo, collected, encoded_table, sleep_until_growth
+from .partition import PAGE_BYTES, Partition, SegmentInfo, collected, encoded_table, sleep_until_growth, unsupported
 from .store import Document, DocumentRegistry, JobStaging, Store, TaskStaging, Transaction, check_seconds
 from .topic import Offsets, PlannedSlice, Position, SliceReader, TableEnd, Topic, TopicPartition, check_sole
 
@@ -39,4 +39,5 @@ __all__ = [
     "collected",
     "encoded_table",
     "sleep_until_growth",
+    "unsupported",
 ]
