@@ -33,7 +33,7 @@ if _typing.TYPE_CHECKING:
     from .store.descriptions import PartitionDescription, TopicDescription
     from .store.groups import GroupDescription, GroupRow, Groups
     from .store.opening import open_store as open
-    from .store.queues.message import Message
+    from .store.queues.message import Message, QueueCounts
     from .store.queues.queue import Queue
     from .store.queues.redrive import Redriven, redrive
     from .store.writer import TopicWriter
@@ -73,6 +73,7 @@ __all__ = [
     "Position",
     "Producer",
     "Queue",
+    "QueueCounts",
     "Record",
     "RecoveryReport",
     "Redriven",
@@ -119,7 +120,7 @@ _HOMES = {
     "store.consumer": "Consumer",
     "store.descriptions": "PartitionDescription TopicDescription",
     "store.groups": "GroupDescription GroupRow Groups",
-    "store.queues.message": "Message",
+    "store.queues.message": "Message QueueCounts",
     "store.queues.queue": "Queue",
     "store.queues.redrive": "Redriven redrive",
     "store.writer": "TopicWriter",

@@ -104,6 +104,16 @@ def test_groups_transactions_queues_and_sql_are_awaited(address: str) -> None:
                     assert message.value == b"four"
                     await queue.release(message)
                     break
+            await store.create_topic("jobs")
+            async with store.queue("jobs", "workers", backoff_s=0.05) as queue:
+                await queue.put(b"once")
+                await queue.put(b"twice")
+                async for message in queue.drain(wait=True):  # waits for the retry
+                    if message.value == b"twice" and message.deliveries == 1:
+                        await queue.release(message)
+                    else:
+                        await queue.ack(message)
+                assert (await queue.counts()).unfinished == 0
             await store.groups.commit("billing", {("orders", 0): 0})
             assert "billing" in await store.groups.list()
             assert (await store.groups.describe("billing")).rows

@@ -51,6 +51,21 @@ def test_describe_shows_every_partition(billing: Cli) -> None:
     assert "10 records not yet consumed" in result.err
 
 
+def test_describe_tells_open_messages_of_a_queue_from_its_lag(sawlog: Cli, orders: Path) -> None:
+    with DirectoryStore.open(orders) as store, store.queue("orders", group="workers") as queue:
+        for message in queue.drain():
+            if (message.partition, message.offset) == (0, 2):
+                queue.release(message, delay_s=3600)
+            else:
+                queue.ack(message)
+    found = sawlog("groups", "describe", "workers", "--output", "json").ok().json
+    assert [(row["lag"], row["open"]) for row in found["rows"]] == [(8, 1), (0, 0)]
+    result = sawlog("groups", "describe", "workers").ok()
+    assert "OPEN" in result.lines[0]
+    assert "1 message open" in result.err
+    assert "OPEN" not in sawlog("groups", "describe", "billing").out
+
+
 def test_a_group_served_by_a_broker_names_it_and_is_not_moved(billing: Cli, orders: Path) -> None:
     with DirectoryStore.open(orders) as store:
         served = store.groups._claim("billing", "127.0.0.1:9092")

@@ -24,7 +24,7 @@ from ..store.directory.topic import DirectoryTopic
 from ..store.groups import Groups
 from ..store.opening import open_store
 from ..store.queues.message import Message
-from ..store.queues.queue import Queue
+from ..store.queues.queue import _DRAIN_WAIT_S, Queue
 from .consumer import AsyncConsumer
 from .topic import AsyncDirectoryTopic, AsyncTopic
 from .waiting import Opening, awaited, calling, in_thread, open_in_thread, past_recall
@@ -172,14 +172,22 @@ class AsyncQueue:
         """Yield messages as they come, until `close`."""
         return self._messages(None)
 
-    def drain(self) -> AsyncIterator[Message]:
-        """Yield messages until there is none to deliver now, without waiting for delayed messages or those of other
-        workers."""
-        return self._messages(0.0)
+    async def drain(self, *, wait: bool = False) -> AsyncIterator[Message]:
+        """Yield messages until none is deliverable now. With `wait`, until every message is finished or dead: also wait
+        for delayed messages, for retries, and for messages that are with a worker."""
+        async for each in self._messages(0.0):
+            yield each
+        while wait and not self._closed and (await self.counts()).unfinished:
+            for found in await self._receive(1, Deadline(_DRAIN_WAIT_S)):
+                yield found
+                async for each in self._messages(0.0):
+                    yield each
 
     async def _messages(self, timeout_s: float | None) -> AsyncIterator[Message]:
         while found := await self._receive(1, Deadline(timeout_s)):
             yield found[0]
+
+    counts = awaited(Queue.counts)
 
     ack = awaited(Queue.ack)
     release = awaited(Queue.release)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 groups = command_group("Show consumer groups and their lag, and move their offsets.")
 
 _LAG = Column("lag", shown=count_text)
-_ROW_COLUMNS = columns("topic partition committed", Column("lowest", rank=2), "end", _LAG, Column("owner", rank=1))
+_OWNER = Column("owner", rank=1)
+_ROW_COLUMNS = columns("topic partition committed", Column("lowest", rank=2), "end", _LAG, "open", _OWNER)
 
 
 @groups.command("list", cls=Command)
@@ -77,6 +78,9 @@ def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output 
 def describe(group: Group, data: MaybeData = None, broker: BrokerAt = None, output: Output = "table") -> None:
     """Show a group's position and lag in each partition, and the member that reads it.
 
+    OPEN is the number of messages of a queue that are not finished: new, delayed, or with a worker. The lag of a queue
+    is larger if messages after the first open one are finished.
+
     --output csv prints one line per partition, json one object.
 
     \b
@@ -89,10 +93,15 @@ def describe(group: Group, data: MaybeData = None, broker: BrokerAt = None, outp
         found = store.groups.describe(group)
     members = list(found.members) if found.served_at is None else None
     whole = {"group": group, "members": members, "broker": found.served_at, "rows": found.rows}
-    printer.object_or_rows(whole, found.rows, _ROW_COLUMNS, empty=f"{group} has no committed offsets yet")
+    is_queue = any(row.open is not None for row in found.rows)
+    shown = [column for column in _ROW_COLUMNS if is_queue or not printer.for_people or column.name != "open"]
+    printer.object_or_rows(whole, found.rows, shown, empty=f"{group} has no committed offsets yet")
     about = f"served by the broker {found.served_at}" if members is None else counted(len(members), "member")
-    lag = counted(sum(row.lag or 0 for row in found.rows), "record")
-    printer.remark(f"{group}: {about}, {lag} not yet consumed")
+    if is_queue:
+        left = f"{counted(sum(row.open or 0 for row in found.rows), 'message')} open"
+    else:
+        left = f"{counted(sum(row.lag or 0 for row in found.rows), 'record')} not yet consumed"
+    printer.remark(f"{group}: {about}, {left}")
     _report_lost_commits(data)
 
 

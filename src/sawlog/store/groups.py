@@ -193,6 +193,9 @@ class GroupRow:
     lag: int
     #: Id of the member that owns the partition, if any.
     owner: str | None
+    #: Messages of a queue that are not finished; None if the group is not that of a queue. The lag also counts messages
+    #: that were finished before an earlier one.
+    open: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

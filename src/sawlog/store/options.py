@@ -128,6 +128,9 @@ class QueueOptions:
     prefetch: int
     #: Display name of the worker.
     worker: str | None
+    #: Delay of the first retry, doubled with each further delivery, and its maximum.
+    backoff_s: float = 0.0
+    max_backoff_s: float = 3600.0
 
     def __post_init__(self) -> None:
         check_topic_name(self.topic)
@@ -137,6 +140,8 @@ class QueueOptions:
             raise InvalidConfig(f"worker must be a str, not {self.worker!r}")
         check_group_name(self.group)
         milliseconds_of("visibility_s", self.visibility_s, least=0.001)
+        milliseconds_of("backoff_s", self.backoff_s)
+        milliseconds_of("max_backoff_s", self.max_backoff_s)
         if self.max_deliveries is not None:
             checked_count("max_deliveries", self.max_deliveries)
         checked_start(self.start)
@@ -146,6 +151,11 @@ class QueueOptions:
     def visibility_ms(self) -> int:
         """The visibility timeout in milliseconds."""
         return int(self.visibility_s * 1000)
+
+    def retry_delay_ms(self, deliveries: int) -> int:
+        """Return the delay before the next delivery of a message, in milliseconds."""
+        doubled_s = self.backoff_s * 2.0 ** min(deliveries - 1, 60)
+        return int(min(doubled_s, self.max_backoff_s) * 1000)
 
     @property
     def dead_letter_topic(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import sawlog
-from sawlog import Message, Queue, Store
+from sawlog import Message, Queue, QueueCounts, Store
 from sawlog.errors import (
     CorruptBatch,
     GroupActive,
@@ -140,6 +141,67 @@ def test_many_delayed_messages_do_not_hide_those_after_them(store: Store, monkey
         queue.put(b"now", b"k")
         assert acked(queue) == [b"now"]
         assert lag(store) == 24  # nothing is finished before the first one is
+
+
+def test_counts_tell_the_states_of_messages_apart(store: Store) -> None:
+    fill(store, 5)
+    with store.queue("orders", group="workers") as queue:
+        assert queue.counts() == QueueCounts(ready=5, delayed=0, in_flight=0, dead=0)
+        first, second, third, fourth = queue.receive(4)
+        queue.ack(first)
+        queue.release(second, delay_s=3600)
+        queue.reject(third)
+        found = queue.counts()
+        assert (found.ready + found.in_flight, found.delayed, found.dead, found.unfinished) == (2, 1, 1, 3)
+        queue.release(fourth)
+        rest = acked(queue)
+        assert sorted(rest) == [b"0/3", b"0/4"]
+        assert queue.counts() == QueueCounts(ready=0, delayed=1, in_flight=0, dead=1)
+        sawlog.redrive(store, queue.dead_letters)
+        assert queue.counts() == QueueCounts(ready=1, delayed=1, in_flight=0, dead=0)
+
+
+def test_a_released_message_backs_off_further_with_each_delivery(store: Store) -> None:
+    fill(store, 1)
+    released: list[float] = []
+    with store.queue("orders", group="workers", backoff_s=0.1, max_backoff_s=0.2, max_deliveries=4) as queue:
+        for message in queue.drain(wait=True):
+            released.append(time.monotonic())
+            queue.release(message)
+        assert queue.counts() == QueueCounts(0, 0, 0, dead=1)
+    waited = [later - earlier for earlier, later in itertools.pairwise(released)]
+    assert len(waited) == 3
+    assert all(each >= least for each, least in zip(waited, (0.09, 0.19, 0.19), strict=True))
+
+
+def test_a_draining_worker_can_wait_for_retries_and_for_other_workers(store: Store) -> None:
+    fill(store, 3)
+    with store.queue("orders", group="workers") as queue, store.queue("orders", group="workers") as other:
+        (elsewhere,) = other.receive()
+        threading.Timer(0.3, other.release, [elsewhere]).start()
+        seen: list[tuple[int, int]] = []
+        for message in queue.drain(wait=True):
+            seen.append((message.offset, message.deliveries))
+            if message.deliveries == 1:
+                queue.release(message, delay_s=0.1)
+            else:
+                queue.ack(message)
+        assert Counter(offset for offset, _ in seen) == {elsewhere.offset: 1, 1: 2, 2: 2}
+        assert queue.counts().unfinished == 0
+
+
+def test_a_group_description_tells_the_lag_of_a_queue_from_its_open_messages(store: Store) -> None:
+    fill(store, 5)
+    with store.queue("orders", group="workers") as queue:
+        first, *others = queue.receive(5)
+        for message in others:
+            queue.ack(message)
+        queue.release(first, delay_s=3600)
+        queue.flush()
+        assert [(row.lag, row.open) for row in store.groups.describe("workers").rows] == [(5, 1), (0, 0)]
+    assert [(row.lag, row.open) for row in store.groups.describe("workers").rows] == [(5, 1), (0, 0)]
+    store.groups.commit("readers", {("orders", 0): 2})
+    assert [(row.lag, row.open) for row in store.groups.describe("readers").rows] == [(3, None), (0, None)]
 
 
 def test_a_message_without_an_answer_comes_again_after_the_time_out(store: Store) -> None:
@@ -569,6 +631,8 @@ def test_an_answer_of_a_slow_thread_is_late_and_not_an_error(store: Store) -> No
         {"dead_letters": "orders"},
         {"start": "middle"},
         {"prefetch": 0},
+        {"backoff_s": -1},
+        {"max_backoff_s": "1h"},
         {"worker": 7},
     ],
 )

@@ -454,18 +454,32 @@ class Store(Closing):
         start: StartPosition = "earliest",
         prefetch: int = 2000,
         worker: str | None = None,
+        backoff_s: float = 0.0,
+        max_backoff_s: float = 3600.0,
     ) -> Queue:
         """Hand out the records of a topic one by one to any number of workers, each of which acknowledges its own; see
         `Queue`.
 
         A message that is not answered within `visibility_s` seconds is delivered again; after `max_deliveries` it goes
-        to the topic `dead_letters` (by default the topic's name with "-dead").
+        to the topic `dead_letters` (by default the topic's name with "-dead"). A released message is delivered again
+        after `backoff_s` seconds, and later with each further delivery: twice as long, up to `max_backoff_s`.
         """
         from ..options import QueueOptions
         from ..queues.queue import Queue
 
         self._check_open()
-        options = QueueOptions(topic, group, visibility_s, max_deliveries, dead_letters, start, prefetch, worker)
+        options = QueueOptions(
+            topic,
+            group,
+            visibility_s,
+            max_deliveries,
+            dead_letters,
+            start,
+            prefetch,
+            worker,
+            backoff_s,
+            max_backoff_s,
+        )
         made = Queue(self._patient(), options)
         self._close_later(made)
         return made

@@ -27,6 +27,7 @@ from ..groups import (
 )
 from ..membership import MemberOptions
 from ..names import check_group_name
+from ..queues.delivery_state import unfinished
 from .members import Members, forget_group, give_up, group_directory, groups_with_members, refuse_workers
 from .membership import DirectoryClaim, DirectoryMembership, DirectoryWorkers, noted_server, refuse_served, server_of
 from .offsets import OffsetStore
@@ -94,6 +95,8 @@ class DirectoryGroups(Groups):
         if not offsets and not members and not served_at:
             raise self._not_found(name)
         owners = {partition: id for partition, id in self._owners(name).items() if id in members}
+        works = any(member.works for member in members.values())
+        pages = self._offsets.pages(name) or ({} if works else None)
         topics = {topic for topic, _ in offsets}.union(*(member.topics for member in members.values()))
         rows: list[GroupRow] = []
         for topic_name in sorted(topics):
@@ -101,7 +104,7 @@ class DirectoryGroups(Groups):
                 topic = self._store.topic(topic_name)
             except TopicNotFound:
                 continue  # deleted meanwhile
-            rows.extend(_row(topic, number, offsets, owners) for number in range(topic.partitions))
+            rows.extend(_row(topic, number, offsets, owners, pages) for number in range(topic.partitions))
         return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows), served_at)
 
     def _served_at(self, name: str) -> str | None:
@@ -275,13 +278,20 @@ class DirectoryGroups(Groups):
 
 
 def _row(
-    topic: Topic, number: int, offsets: Mapping[TopicPartition, Committed], owners: Mapping[TopicPartition, str]
+    topic: Topic,
+    number: int,
+    offsets: Mapping[TopicPartition, Committed],
+    owners: Mapping[TopicPartition, str],
+    pages: Mapping[TopicPartition, Mapping[int, bytes]] | None,
 ) -> GroupRow:
+    """Describe the progress in one partition. `pages` are those of a queue, or None."""
+    partition = topic.name, number
     log = topic.partition(number)
     end, lowest = log.visible_offset, log.lowest_offset
-    found = offsets.get((topic.name, number))
+    found = offsets.get(partition)
     committed, reached = None, lowest
     if found is not None and found.topic_id == topic.id:
         committed, reached = found.offset, min(found.offset, log.epoch_end(found.leader_epoch))
-    lag = end - max(lowest, reached)
-    return GroupRow(topic.name, number, committed, lowest, end, max(lag, 0), owners.get((topic.name, number)))
+    lag = max(end - max(lowest, reached), 0)
+    left = None if pages is None else unfinished(topic.id, reached, lowest, end, pages.get(partition, {}))
+    return GroupRow(topic.name, number, committed, lowest, end, lag, owners.get(partition), left)

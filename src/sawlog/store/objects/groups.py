@@ -33,6 +33,7 @@ from ..groups import (
 from ..membership import MemberOptions
 from ..names import check_group_name
 from ..options import QueueOptions
+from ..queues.delivery_state import unfinished
 from .membership import (
     ObjectDeliveries,
     ObjectMembership,
@@ -40,6 +41,7 @@ from .membership import (
     committed_of,
     members_of,
     owners_of,
+    pages_of,
     remove_member,
 )
 from .partition import ObjectPartition
@@ -217,6 +219,7 @@ def _description(state: State, name: str, url: str) -> GroupDescription:
     owners = {share: id for share, id in owners_of(state, name).items() if id in members}
     topics = {*(committed_in or ())}.union(*(member.topics for member in members.values()))
     committed = state.offsets(name)
+    pages, works = pages_of(state, name), any(member.works for member in members.values())
     rows = []
     for topic in sorted(topics):
         entry = state.topic(topic)
@@ -225,6 +228,9 @@ def _description(state: State, name: str, url: str) -> GroupDescription:
             lowest, end = state.ends(entry["id"], partition)
             found = committed.get((entry["id"], partition))
             offset = None if found is None else found[0]
-            lag = end - (lowest if offset is None else max(offset, lowest))
-            rows.append(GroupRow(topic, partition, offset, lowest, end, max(lag, 0), owners.get((topic, partition))))
+            reached = lowest if offset is None else max(offset, lowest)
+            lag, place, left = max(end - reached, 0), (topic, partition), None
+            if pages or works:
+                left = unfinished(entry["id"], reached, lowest, end, pages.get(place, {}))
+            rows.append(GroupRow(topic, partition, offset, lowest, end, lag, owners.get(place), left))
     return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows))

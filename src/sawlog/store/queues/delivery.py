@@ -150,6 +150,22 @@ class Delivery:
             workers |= each.state.workers
         return bool(self._workers.dead(workers, now=False))
 
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many messages are ready, delayed and in flight. Messages that were never delivered are ready."""
+        try:
+            partitions = self._known()
+            offsets, pages = self._offsets.of(self._options.group), self._offsets.pages(self._options.group)
+            ready = delayed = leased = 0
+            for each in partitions:
+                each.load(offsets.get(each.topic_partition), self._topic_id, pages.get(each.topic_partition, {}))
+                due, waiting, working = each.state.counts(now_ms())
+                ready += due + max(each.log.position()[0] - each.state.frontier, 0)
+                delayed, leased = delayed + waiting, leased + working
+        except BaseException:
+            self._partitions = {}
+            raise
+        return ready, delayed, leased
+
     def _known(self) -> list[_Partition]:
         """Return the partitions, starting with the next one in the round."""
         topic = self._topic_of(self._options.topic)

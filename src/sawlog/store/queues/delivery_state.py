@@ -217,6 +217,19 @@ class DeliveryState:
         """Workers with leases."""
         return set[str]().union(*(page.workers for page in self._pages.values()))
 
+    def counts(self, now_ms: int) -> tuple[int, int, int]:
+        """Return how many open messages are due, wait for their time, and are with a worker."""
+        ready = delayed = leased = 0
+        for page in self._pages.values():
+            for each in page.open.values():
+                if each.until_ms <= now_ms:
+                    ready += 1
+                elif each.state == LEASED:
+                    leased += 1
+                else:
+                    delayed += 1
+        return ready, delayed, leased
+
     def __getitem__(self, offset: int) -> Entry | None:
         """Return the entry of an open message; None if it is finished or was not delivered yet."""
         page = self._pages.get(offset // PAGE)
@@ -368,6 +381,15 @@ class DeliveryState:
             else:
                 self._stored[number] = value
         self._changed.clear()
+
+
+def unfinished(topic_id: str, base: int, lowest: int, end: int, pages: Mapping[int, bytes]) -> int:
+    """Return how many messages of a partition are not finished, given the committed offset, the bounds of the log and
+    the stored pages."""
+    state = DeliveryState(topic_id)
+    state.load(base, pages)
+    state.advance(lowest)
+    return state.open_count + max(end - state.frontier, 0)
 
 
 def _has(entry: Entry, message: Message) -> bool:

@@ -109,6 +109,25 @@ class Answer:
         self.what = "done"
 
 
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """Number of messages in each state."""
+
+    #: Can be delivered now. Includes new messages whose delay no worker has looked at yet.
+    ready: int
+    #: Wait for their time: put with a delay, or released with one.
+    delayed: int
+    #: With a worker, or fetched by one in advance.
+    in_flight: int
+    #: Records of the dead-letter topic that `redrive` has not put back.
+    dead: int
+
+    @property
+    def unfinished(self) -> int:
+        """Messages that are neither finished nor dead."""
+        return self.ready + self.delayed + self.in_flight
+
+
 _DEAD = "sawlog.dead."
 _NOT_BEFORE, _GROUP = "sawlog.queue.not_before", "sawlog.queue.group"
 _MOST_REASON = 1000
@@ -136,6 +155,11 @@ def _number(value: bytes | None) -> int:
         return min(max(int(value or b"0"), 0), 2**53)
     except ValueError:
         return 0
+
+
+def redrive_group(group: str) -> str:
+    """Return the group that commits the redrive progress of another group."""
+    return f"redrive.{group}"
 
 
 def dead_letter(message: Message, group: str, reason: str) -> tuple[Any, ...]:

@@ -45,17 +45,19 @@ from ...batch.inputs import HeadersInput
 from ...clock import Deadline, PollBackoff, Stopwatch, now_ms
 from ...closing import OneShotEvent
 from ...config import checked_count
-from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError
+from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError, TopicNotFound
 from ...storage.forking import forkable, this_process
 from ..base import Position, Store
 from ..options import QueueOptions, milliseconds_of
 from .delivery import Delivery
-from .message import Answer, Message, dead_letter, delayed
+from .message import Answer, Message, QueueCounts, dead_letter, delayed, redrive_group
 
 _logger = logging.getLogger("sawlog.store.queues")
 
 #: Interval for writing answers and sending heartbeats.
 _FLUSH_S = 0.1
+#: Interval at which `drain(wait=True)` looks whether everything is finished.
+_DRAIN_WAIT_S = 0.5
 #: A fetch consumed faster than the first is followed by a larger one; slower than the second, by a smaller one.
 _FAST_S, _SLOW_S = 0.1, 0.5
 #: Maximum number of buffered acks before they are written at once.
@@ -133,10 +135,34 @@ class Queue:
         """Yield messages as they arrive, blocking, until `close`."""
         return self._messages(None)
 
-    def drain(self) -> Iterator[Message]:
-        """Yield messages until none is deliverable now. Does not wait for delayed messages or those with other
-        workers."""
-        return self._messages(0.0)
+    def drain(self, *, wait: bool = False) -> Iterator[Message]:
+        """Yield messages until none is deliverable now. With `wait`, until every message is finished or dead: also wait
+        for delayed messages, for retries, and for messages that are with a worker."""
+        yield from self._messages(0.0)
+        while wait and not self._ended.is_set() and self.counts().unfinished:
+            if (found := self._next(Deadline(_DRAIN_WAIT_S))) is not None:
+                yield found
+                yield from self._messages(0.0)
+
+    def counts(self) -> QueueCounts:
+        """Return how many messages are ready, delayed, in flight and dead. Writes the answers so far first, because
+        they count."""
+        self.flush()
+        with self._exchanging:
+            ready, delayed, in_flight = self._delivery.counts()
+        return QueueCounts(ready, delayed, in_flight, self._dead_count())
+
+    def _dead_count(self) -> int:
+        try:
+            topic = self._store.topic(self.dead_letters)
+        except TopicNotFound:
+            return 0
+        count, redriven = 0, self._store.groups.committed(redrive_group(self.group))
+        for number in range(topic.partitions):
+            log, reached = topic.partition(number), redriven.get((topic.name, number))
+            start = reached.offset if reached is not None and reached.topic_id == topic.id else 0
+            count += max(log.visible_offset - max(start, log.lowest_offset), 0)
+        return count
 
     def _messages(self, timeout_s: float | None) -> Iterator[Message]:
         while (found := self._take() or self._next(Deadline(timeout_s))) is not None:
@@ -222,10 +248,13 @@ class Queue:
         if len(self._acked) > _MOST_ANSWERS:
             self.flush()
 
-    def release(self, message: Message, delay_s: float = 0.0) -> None:
-        """Deliver the message again, to any worker, after `delay_s` seconds. If it was delivered `max_deliveries`
-        times, it becomes a dead letter instead."""
-        delay_ms = milliseconds_of("delay_s", delay_s)
+    def release(self, message: Message, delay_s: float | None = None) -> None:
+        """Deliver the message again, to any worker, after `delay_s` seconds; the default is the queue's back-off. If it
+        was delivered `max_deliveries` times, it becomes a dead letter instead."""
+        if delay_s is not None:
+            delay_ms = milliseconds_of("delay_s", delay_s)
+        else:
+            delay_ms = self._options.retry_delay_ms(message.deliveries) if isinstance(message, Message) else 0
         most = self._options.max_deliveries
         if most is not None and message.deliveries >= most:
             self._answer(message, "dead", reason=f"released after {message.deliveries} deliveries")

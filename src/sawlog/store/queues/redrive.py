@@ -25,7 +25,7 @@ from ...errors import InvalidConfig, StorageError, TopicNotFound
 from ..base import Store, Topic
 from ..directory.members import group_directory
 from ..directory.store import DirectoryStore
-from .message import DeadLetter
+from .message import DeadLetter, redrive_group
 
 #: Letters per transaction.
 _CHUNK = 500
@@ -77,7 +77,7 @@ def redrive(
 @contextmanager
 def _alone(store: DirectoryStore, dead_letters: str) -> Iterator[None]:
     """Allow one run at a time. The kernel releases the lock of a process that dies."""
-    with closing(group_directory(store._directory, _mark(dead_letters), create=True)) as directory:
+    with closing(group_directory(store._directory, redrive_group(dead_letters), create=True)) as directory:
         held = directory.lock("redrive", alone=False)
         try:
             yield
@@ -130,11 +130,6 @@ def _letters(topic: Topic, partition: int, group: str, reached: int) -> Iterator
             yield letter
 
 
-def _mark(group: str) -> str:
-    """Return the group that commits the redrive progress of another group."""
-    return f"redrive.{group}"
-
-
 def _name(topic: Topic, partition: int, group: str) -> str:
     return f"redrive.{topic.id}.{partition}.{hashlib.sha256(group.encode()).hexdigest()[:32]}"
 
@@ -142,7 +137,7 @@ def _name(topic: Topic, partition: int, group: str) -> str:
 def _reached(store: DirectoryStore, topic: Topic, partition: int, group: str) -> int:
     """Return the first offset that was not put back. Usually it is committed; after a crash the last transaction knows
     more, and bisection finds it."""
-    committed = store.groups.committed(_mark(group)).get((topic.name, partition))
+    committed = store.groups.committed(redrive_group(group)).get((topic.name, partition))
     low = committed.offset if committed is not None and committed.topic_id == topic.id else 0
     high = max(topic.partition(partition).visible_offset, low)
     while low < high:
@@ -180,5 +175,5 @@ def _put_back(
         with store.transaction(_name(topic, partition, group), end) as transaction:
             for letter in chunk:
                 transaction.append_many(to or letter.topic, [letter.revived()])
-        store.groups.commit(_mark(group), {(topic.name, partition): end})
+        store.groups.commit(redrive_group(group), {(topic.name, partition): end})
         progress(len(chunk))
