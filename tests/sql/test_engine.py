@@ -28,6 +28,19 @@ def values(table: pa.Table) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
+@pytest.mark.parametrize("query", ["select value.amount from orders", "select value['amount'] from orders"])
+def test_a_field_without_a_schema_names_the_setting(store: Store, query: str) -> None:
+    store.create_topic("plain").append(b'{"amount": 1}')
+    with pytest.raises(QueryFailed, match=r"without a schema .* sawlog\.schema.*--schema"):
+        store.sql(query.replace("orders", "plain"))
+
+
+def test_a_field_given_as_a_column_is_suggested_as_a_field(store: Store) -> None:
+    store.create_topic("plain")
+    with pytest.raises(QueryFailed, match=r"a field of the value is value\.amount"):
+        store.sql("select amount from plain")
+
+
 def test_a_query_over_a_topic_is_a_table(shared: Store) -> None:
     found = shared.sql("select key, count(*) as n from orders group by key order by key")
     assert isinstance(found, pa.Table)

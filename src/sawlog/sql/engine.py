@@ -93,6 +93,13 @@ _SHOW = re.compile(r"\s*(show|from\s+information_schema|from\s+duckdb_)", re.IGN
 _LOG = "{} (log)"
 _STATISTICS = "(statistics)"
 _QUOTES = '; a topic whose name has dots or dashes needs quotes: from "orders.v1"'
+_NO_SCHEMA = (
+    "; the values of a topic without a schema are bytes: declare one with the topic's setting sawlog.schema, or for "
+    "this query with schemas= (on the command line --schema)"
+)
+#: DuckDB's messages for a field of a value that is bytes, and for a column that does not exist.
+_NO_FIELD = re.compile(r'Cannot extract field .* from expression "value"|array_extract\(BLOB')
+_NO_COLUMN = re.compile(r'Referenced column "([^"]+)" not found')
 #: DuckDB's message for an unknown name in `from`.
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
 #: Matches queries that statistics might answer.
@@ -363,4 +370,8 @@ def _message(error: BaseException) -> str:
     hint = ""
     if "does not exist" in text and "." in text:
         hint = _QUOTES
+    elif _NO_FIELD.search(text):
+        hint = _NO_SCHEMA
+    elif (column := _NO_COLUMN.search(text)) is not None and '"value"' in text:
+        hint = f"; a field of the value is value.{column[1]}"
     return " ".join(text.split()) + hint
