@@ -9,6 +9,7 @@ import pytest
 
 from sawlog import Log, LogConfig, interop
 from sawlog.errors import ExportRefused, InvalidConfig, OffsetOutOfRange, UnreadableRecord
+from sawlog.interop.laminarmq import LaminarmqLog
 
 from ..looping import for_each
 from .files import bytes_of, content_of, kinds, lay, pairs
@@ -106,9 +107,12 @@ def test_the_checksums_of_the_fixtures_are_those_of_zlib(
 
 
 def test_laminarmq_index_width_is_detected(tmp_path: Path) -> None:
-    for name, files in (("32", LAMINARMQ), ("64", LAMINARMQ_64)):
+    for name, files, width in (("32", LAMINARMQ, 4), ("64", LAMINARMQ_64, 8)):
         with interop.open(lay(tmp_path / name, dict(files))) as log:
+            assert isinstance(log, LaminarmqLog)
+            assert log.index_bytes is None
             assert [record.value for record in log.scan()] == [b"hello", b"", b"log"]
+            assert log.index_bytes == width
 
 
 def test_laminarmq_record_without_an_index_gets_the_next_one(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ class LaminarmqLog(WalkedLog):
 
     format = NAME
     first_entry = _ENTRY_BYTES
+    #: Size of the index in a record's metadata in bytes, once known.
+    index_bytes: int | None = None
 
     def list_segments(self, found: list[SegmentFile]) -> list[SegmentFile]:
         for segment in found:
@@ -161,6 +163,7 @@ class LaminarmqLog(WalkedLog):
         same = _leading((sizes == size) & (tags == (size > 1)) & (lengths >= 4 + size)) if size in (1, 5, 9) else 0
         stored = np.arange(following, following + same, dtype=np.int64)
         if same and size > 1:
+            self.index_bytes = size - 1
             stored = numbers_at(data, starts[:same], 5, size - 1)
         return sizes[:same], stored, f"{size} bytes of metadata are not MetaWithIdx<(), u32> or <(), u64>"
 
