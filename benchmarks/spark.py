@@ -47,7 +47,7 @@ CHUNK = 50_000
 
 
 class Data:
-    """The same records as a topic, as Parquet and as JSON lines."""
+    """Equal records as a topic, as Parquet and as JSON lines."""
 
     def __init__(self, bench: Bench, value_bytes: int) -> None:
         size = bench.scaled(2000, 200) * MB

@@ -50,7 +50,7 @@ BATCH = 100_000
 #: The time of the first record, in milliseconds.
 BASE = 1_790_000_000_000
 SCHEMA = {"orders": "id BIGINT, customer INT, amount DOUBLE, status STRING"}
-#: jq gets one in so many records.
+#: jq gets one record in this many.
 JQ_PART = 20
 _ROW_GROUP = 122_880
 

@@ -35,7 +35,7 @@ def follow(path: str, count: int) -> list[float]:
 
 
 async def follow_in_task(path: str, count: int) -> list[float]:
-    """The same in an event loop."""
+    """Measure the same in an event loop."""
     found: list[float] = []
     async with sawlog.open_async(path, mode="r") as store:
         print("ready", flush=True)

@@ -340,7 +340,7 @@ def main() -> None:
         log.close()
 
         with open(log.write_segment.store.path, "ab") as file:
-            file.write(bytes(HEADER.size) + b"half a str")  # what a crash in the middle of an append leaves
+            file.write(bytes(HEADER.size) + b"half a str")  # the remains of an append that a crash interrupted
         log = SegmentedLog(path, log.config)
         print("recovered: the next offset is", log.next_offset)
 
