@@ -85,7 +85,7 @@ class Trouble:
 
 
 def _effects(times: Times, operation: str) -> Iterator[tuple[Effect, bool]]:
-    """(what takes effect, whether it can be undone)"""
+    """Return pairs: the part of the call that takes effect, and whether it can be undone."""
     if operation == "append":
         yield "part", times == "once"
         if times == "once":
@@ -98,7 +98,7 @@ def _effects(times: Times, operation: str) -> Iterator[tuple[Effect, bool]]:
 
 
 def troubles(target: str, calls: list[Call]) -> Iterator[Trouble]:
-    """Every way in which one of these calls can fail."""
+    """Yield every way in which one of these calls can fail."""
     changes = [call for call in calls if call.operation in CHANGES]
     modes: list[tuple[Times, list[Call]]] = [("once", calls), ("forever", calls), ("read-only", changes)]
     for times, matching in modes:
@@ -120,15 +120,15 @@ class Start:
 
 
 def _nothing(promise: Any) -> None:
-    """No power is cut."""
+    """Do not cut the power."""
 
 
 class Target(ABC):
-    """One operation, on a disk that is prepared for it."""
+    """One operation on a prepared disk."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: Called with the promise when all is over and nothing is closed yet: to cut the power.
+        #: Called with the promise after the operation, before anything is closed: to cut the power.
         self.cut: Callable[[Any], None] = _nothing
 
     @abstractmethod
@@ -137,12 +137,12 @@ class Target(ABC):
 
     @abstractmethod
     def attempt(self, place: FaultyDirectory, promise: Any, arm: Callable[[], None]) -> None:
-        """Open what the operation needs, call `arm`, run it, check what can be checked in the same process, close
+        """Open the log or store, call `arm`, run the operation, check the result in the same process, close
         everything."""
 
     @abstractmethod
     def recover(self, disk: FaultyStorage, promise: Any, *, power_cut: bool) -> None:
-        """Check what another process finds."""
+        """Check the disk as another process finds it."""
 
 
 class OnLog(Target):
@@ -189,7 +189,7 @@ class OnLog(Target):
         self.check_alive(log, place, promise, run)
 
     def check_alive(self, log: Log, place: FaultyDirectory, promise: LogPromise, run: LogWorkload) -> None:
-        """Reading, and continuing, in the process in which it happened."""
+        """Check that the process of the fault can still read, and write unless the log has failed."""
         fault = place._fault
         if not log._access.closed:
             if fault is not None and fault.operations is not None:  # only writing fails
@@ -208,7 +208,8 @@ class OnLog(Target):
 
     @staticmethod
     def _settle(log: Log, promise: LogPromise) -> None:
-        """The log continues, so the failed append is not there. Only the reach of a failed trim is not promised."""
+        """Update the promise of a log that continues: the failed append does not exist. A failed trim may have moved
+        the log start by any part."""
         promise.refuse()
         rows, start, trimming = promise.rows, promise.start, promise.trimming
         promise.take_over(list(log.scan()), log)
@@ -220,7 +221,7 @@ class OnLog(Target):
 
 
 class OnOpening(OnLog):
-    """Opening a log, however it ended."""
+    """Opening a log, after a clean close or a crash."""
 
     def __init__(self, how: str, *, split: bool = False) -> None:
         super().__init__("opening", CONFIG.with_(durability="os"), how)
@@ -256,7 +257,7 @@ def _check_reading(log: Log, promise: LogPromise) -> None:
 
 
 def _goes_on(log: Log, promise: LogPromise, run: LogWorkload) -> bool:
-    """The log takes another record, or says that it has failed: nothing else is an answer."""
+    """Append another record. Return False if the log has failed; any other error is a violation."""
     tried = promise.copy()
     try:
         workloads.append(run, log, tried)
@@ -267,7 +268,7 @@ def _goes_on(log: Log, promise: LogPromise, run: LogWorkload) -> bool:
 
 
 def _check_not_synced_again(place: FaultyDirectory) -> bool:
-    """A segment whose fsync failed is not synced again by this log; whether there is one."""
+    """Check that the log never syncs a segment again whose fsync failed. Return whether there is such a segment."""
     for at in place.failed:
         failed = place.calls[at]
         if failed.operation == "sync" and failed.name.endswith(".log"):
@@ -276,11 +277,11 @@ def _check_not_synced_again(place: FaultyDirectory) -> bool:
     return False
 
 
-# --- operations that are no work of their own for the crash enumeration
+# --- operations that the crash enumeration does not have
 
 
 def read_everything(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """In every way there is."""
+    """Read in every way."""
     found = list(log.scan())
     for record in found:
         assert log.read(record.offset) == record
@@ -288,11 +289,11 @@ def read_everything(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     assert log.fetch(log.lowest_offset, 1 << 20).next_offset == log.next_offset
     assert log.offset_at(OLD_MS * 2) == log.next_offset
     assert [record.offset for record in log.follow(timeout=0)] == [record.offset for record in found]
-    log.verify()  # lists what it could not read
+    log.verify()  # lists the batches that it could not read
 
 
 def close_with_writer(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """Closing the log writes out the records that a writer still buffers."""
+    """Close a log with a writer, which writes its buffered records."""
     rows = run.rows(2, 60)
     promise.send(rows)
     writer = log.writer()
@@ -304,7 +305,7 @@ def close_with_writer(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 
 def writer_that_tries_again(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """A failed flush keeps the batch; the next one places it, once."""
+    """Flush again after a failed flush, which keeps the batch: it is placed once."""
     rows = run.rows(4, 60)
     promise.send(rows)
     with log.writer() as writer:
@@ -317,13 +318,13 @@ def writer_that_tries_again(run: LogWorkload, log: Log, promise: LogPromise) -> 
 
 
 def append_and_sync(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """`sync` makes durable what the policy "os" leaves to the system."""
+    """Append under the policy "os", and make the records durable with `sync`."""
     workloads.append(run, log, promise)
     workloads.sync(run, log, promise)
 
 
 def scrub(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """Unreadable batches are listed, not raised."""
+    """Scrub. Unreadable batches are listed, not raised."""
     log._scrub()
     promise.note(log)
 
@@ -366,7 +367,7 @@ class OnStore(Target):
         place.disarm()
         promise.check_partitions(stores.state_of(store))
         self.cut(promise)
-        with suppress(SawlogError):  # a log that has failed says so again when it is closed
+        with suppress(SawlogError):  # a failed log raises again when it is closed
             store.close()
 
     def recover(self, disk: FaultyStorage, promise: StorePromise, *, power_cut: bool) -> None:
@@ -393,7 +394,7 @@ TARGETS: dict[str, Target] = {
 
 
 class _Counting(FaultyStorage):
-    """Notes when something could have failed: from `arm` until `disarm`."""
+    """Records the calls from `arm` until `disarm`."""
 
     spans: list[int]
 
@@ -405,7 +406,7 @@ class _Counting(FaultyStorage):
 
 
 def calls_of(target: Target) -> list[Call]:
-    """The calls of an undisturbed run that could fail."""
+    """Return the calls of an undisturbed run that could fail."""
     target.cut = _nothing
     with background.suspended():
         start = target.start()
@@ -417,7 +418,7 @@ def calls_of(target: Target) -> list[Call]:
 
 
 def disturb(trouble: Trouble) -> None:
-    """One run with one trouble, on a simulated disk; then the end of the process, and a power cut at that moment."""
+    """Run with one fault on a simulated disk, then simulate the death of the process and a power cut at that moment."""
     target = TARGETS[trouble.target]
     chance = random.Random(str(trouble))
     cut: list[tuple[FaultyStorage, Any]] = []
@@ -439,14 +440,14 @@ def disturb(trouble: Trouble) -> None:
 
 
 class _KeptOpen(FaultyDirectory):
-    """A directory that stays open when its log is closed, for a log that is opened again in it."""
+    """A directory that stays open when its log is closed, so that another log can use it."""
 
     def close(self) -> None:
-        """Not yet."""
+        """Do nothing: the test closes it."""
 
 
 def disturb_files(trouble: Trouble, path: Path) -> None:
-    """One run with one trouble, in a directory of real files: no descriptor may stay open."""
+    """Run with one fault in a directory of real files, and check that no descriptor stays open."""
     target = TARGETS[trouble.target]
     target.cut = _nothing
     with background.suspended(), _without_fsync():
@@ -478,7 +479,7 @@ def _descriptors() -> set[str]:
 
 @contextmanager
 def _without_fsync() -> Iterator[None]:
-    """No power is cut here."""
+    """Replace fsync by nothing: no power is cut here."""
     real_sync, real_fsync = file_module.sync_data, os.fsync
     file_module.sync_data = lambda fd, path: None
     os.fsync = lambda fd: None
@@ -489,7 +490,7 @@ def _without_fsync() -> Iterator[None]:
 
 
 def failures(chosen: Iterable[Trouble], run: Callable[[Trouble], None]) -> tuple[int, list[str]]:
-    """Count the runs, and list those that broke a promise."""
+    """Return the number of runs, and a description of each run that broke a promise."""
     count, found = 0, []
     for trouble in chosen:
         count += 1
@@ -502,7 +503,7 @@ def failures(chosen: Iterable[Trouble], run: Callable[[Trouble], None]) -> tuple
 
 
 def in_files(trouble: Trouble) -> None:
-    """`disturb_files` in a directory that is made for it and removed."""
+    """Run `disturb_files` in a temporary directory."""
     path = Path(tempfile.mkdtemp(prefix="sawlog-errors-"))
     try:
         disturb_files(trouble, path)

@@ -1,4 +1,4 @@
-"""kill -9, again and again, over every kind of work; `python -m tests.faults kills --kills 1000 --seed S`.
+"""Repeated kill -9 during every kind of work: `python -m tests.faults kills --kills 1000 --seed S`.
 
 This process imports everything, opens nothing, and forks a victim (`victims.Work.work`) that reports its
 acknowledgements through a pipe; after a moment the victim is killed; then a second process checks the directory
@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 from .report import Tally, say
 from .victims import WORKS, Round, Work, prepare
 
-#: Victims per directory: checking takes longer the more a directory contains.
+#: Victims per directory: the check of a large directory takes long.
 VICTIMS_A_DIRECTORY = 12
 #: Limit for anything that normally takes milliseconds.
 PATIENCE_S = 60.0
@@ -74,7 +74,7 @@ class Pipe:
         os.kill(self.pid, signal.SIGKILL)
 
     def end(self) -> int:
-        """Its exit code, and all that it said before."""
+        """Return the exit code and the output."""
         alive = self.listen(PATIENCE_S)
         if alive:
             self.kill()
@@ -92,7 +92,7 @@ def with_room(fd: int) -> None:
     try:
         fcntl.fcntl(fd, _SET_PIPE_SIZE, _PIPE_BYTES)
     except OSError:
-        pass  # more pipes than this user may have large: a small one does as well
+        pass  # this user has too many large pipes: a small one works as well
 
 
 def _run(work: Callable[[], None], write_fd: int, errors: str) -> NoReturn:
@@ -124,14 +124,14 @@ class Killer:
         self.begin()
 
     def begin(self) -> None:
-        """With a directory of its own."""
+        """Start with a new directory."""
         self.place = tempfile.mkdtemp(prefix=self.work.name.replace(" ", "-") + "-", dir=self.root)
         self.state: Any = None
         self.waiting: list[Round] = []
         self.victims = 0
 
     def step(self) -> None:
-        """Kill one; check, unless the next is to die first, too."""
+        """Kill a victim and check the directory, unless the next victim is to be killed first."""
         if self.victims == VICTIMS_A_DIRECTORY:
             shutil.rmtree(self.place)
             self.begin()
@@ -158,14 +158,14 @@ class Killer:
         code = victim.end()
         if code != -signal.SIGKILL:
             with open(errors, encoding="utf-8") as file:
-                raise Ended(f"the victim ended by itself with {code}:\n{file.read()}")
+                raise Ended(f"the victim exited with {code}:\n{file.read()}")
         lines = victim.said[: victim.said.rfind(b"\n") + 1].decode().splitlines()
         if "ready" not in lines:
             self.tally.counts["killed while opening"] += 1
         return Round(number, [line.split() for line in lines])
 
     def check(self) -> None:
-        """In a process of its own, so that this one never has a thread or a file."""
+        """Check in another process, so that this one never has threads or open files."""
         errors = f"{self.root}/errors"
 
         def checking() -> None:
@@ -209,7 +209,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    tally = Tally("kill -9", options.kills, "kills")  # its bar has a thread of its own, and this process forks
+    tally = Tally("kill -9", options.kills, "kills")  # a progress bar has a thread, and this process forks
     root = tempfile.mkdtemp(prefix="sawlog-kills-", dir=options.directory)
     kill_many(options.kills, options.seed, options.work or list(WORKS), root, tally)
     if not tally.failed:

@@ -26,18 +26,18 @@ def row_of(record: Record) -> Row:
 
 @dataclass
 class LogPromise:
-    """One log's."""
+    """The promises of one log."""
 
-    #: All records that may be there, by offset, including those being appended.
+    #: All records that may exist, by offset, including those being appended.
     rows: dict[int, Row] = field(default_factory=dict)
     #: The log start, and its end as far as acknowledged.
     start: int = 0
     end: int = 0
-    #: Below this, power cuts take nothing.
+    #: A power cut loses no record below this offset.
     durable: int = 0
     #: Offsets at which the log may end after a crash.
     ends: set[int] = field(default_factory=lambda: {0})
-    #: A truncation to here, and a trim to here, have been asked for and have not returned.
+    #: Target of a truncation and of a trim that have not returned.
     cutting: int | None = None
     trimming: int | None = None
     #: Records that are superseded may be gone; and tombstones, with all that they delete.
@@ -48,7 +48,7 @@ class LogPromise:
     absent: set[int] = field(default_factory=set)
     #: The last batch of an idempotent producer: producer, records, offsets.
     produced: tuple[Producer, list[tuple[Any, ...]], range] | None = None
-    #: The log is being removed, or has been: there may be nothing at all.
+    #: True if the log is being removed, or was: it may not exist.
     removed: bool = False
 
     def copy(self) -> LogPromise:
@@ -58,37 +58,37 @@ class LogPromise:
     # --- what is done
 
     def send(self, rows: Sequence[Row], ends: Iterable[int] = ()) -> None:
-        """These are about to be appended, all or none; or with `ends`, up to one of these offsets."""
+        """Announce an append of these records: all or none, or with `ends`, up to one of these offsets."""
         self.rows.update(enumerate(rows, self.end))
         self.ends.update(ends, (self.end + len(rows),))
 
     def send_loosely(self, rows: Sequence[Row]) -> None:
-        """A crash may keep the first ones of these."""
+        """Announce an append of which a crash may keep any number of leading records."""
         self.send(rows, range(self.end + 1, self.end + len(rows)))
 
     def send_at(self, rows: Mapping[int, Row], end: int) -> None:
-        """These are about to be placed at their offsets; those between them, up to `end`, never get a record. A crash
-        may keep the first ones."""
+        """Announce an append at given offsets; the offsets between them, up to `end`, never get a record. A crash may
+        keep any number of leading records."""
         self.rows.update(rows)
         self.absent.update(at for at in range(self.end, end) if at not in rows)
         self.ends.update(range(self.end + 1, end + 1))
 
     def acknowledge(self, log: Log, placed: range) -> None:
-        """The log says that they are stored there."""
+        """Record that the log has acknowledged them at these offsets."""
         assert placed.start == self.end, f"offset {placed.start} was given, {self.end} was next"
         self.end = placed.stop
         assert self.end - 1 in self.rows or self.end - 1 in self.absent
         self.note(log)
 
     def refuse(self) -> None:
-        """The append failed and the log continues: its records must never appear."""
+        """Record that the append failed and the log continues: its records must never appear."""
         self.rows = {at: row for at, row in self.rows.items() if at < self.end}
         self.ends = {at for at in self.ends if at <= self.end}
         self.absent = {at for at in self.absent if at < self.end}
 
     @undisturbed
     def note(self, log: Log) -> None:
-        """Everything that is durable now stays. Under "always", that is everything."""
+        """Record that everything durable now stays. Under "always", that is everything."""
         assert log.next_offset == self.end, f"the log ends at {log.next_offset}, not at {self.end}"
         self.durable = log.durable_offset
         if log.config.durability == "always":
@@ -96,7 +96,7 @@ class LogPromise:
 
     @undisturbed
     def truncate(self, log: Log, offset: int) -> None:
-        """Drop the end."""
+        """Record a truncation."""
         if self.compacted:
             self.absent.update(self.rows.keys() - {record.offset for record in log.scan()})
         self.cutting = offset
@@ -111,13 +111,13 @@ class LogPromise:
         self.note(log)
 
     def begin_trim(self, offset: int) -> None:
-        """The beginning is about to be dropped."""
+        """Announce a trim."""
         self.trimming = offset
         self.ends.add(offset)
 
     @undisturbed
     def end_trim(self, log: Log) -> None:
-        """The trim has finished."""
+        """Record that the trim has finished."""
         assert log.lowest_offset == self.trimming
         assert self.trimming is not None
         self.start, self.trimming = self.trimming, None

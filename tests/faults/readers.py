@@ -133,8 +133,8 @@ class ReadersWorkload(Workload):
             if self.variant == "restored" and promise.told[number] and chance.random() < 0.7:
                 restore(folder, promise, number, chance)
             if self.variant == "lost":
-                # After a power cut, without the checkpoint nobody could tell a torn tail from damage; and without both
-                # nobody could tell that an epoch has been whose records are all gone.
+                # After a power cut and without the checkpoint, a torn tail cannot be distinguished from damage; without
+                # both files, an epoch whose records are all gone is unknown.
                 for name in (LEADER_EPOCHS,) if promise.was_cut else (LEADER_EPOCHS, CHECKPOINT):
                     if chance.random() < 0.5 and (folder.exists(CHECKPOINT) or not promise.was_cut):
                         folder.remove(name)
@@ -196,17 +196,17 @@ class Shift:
         return self.store[TOPIC].partition(number)
 
     def some(self) -> tuple[int, Log]:
-        """Any of them."""
+        """Return a random partition."""
         number = self.random.randrange(PARTITIONS)
         return number, self.log(number)
 
     def do(self, name: str) -> None:
-        """One operation, and look."""
+        """Run one operation, then let the readers look."""
         ACTS[name](self)
         self.settle(f"{self.store.path} after {name}")
 
     def settle(self, who: str) -> None:
-        """An operation is over: everything that is there can be seen, here and by others."""
+        """Check after an operation that all readers see everything that exists."""
         self.eyes.writers = [log for log in map(self.log, range(PARTITIONS)) if log._access.appender is not None]
         for number in range(PARTITIONS):
             log = self.log(number)
@@ -220,7 +220,7 @@ class Shift:
             self._check_durable()
 
     def look(self, who: str) -> None:
-        """The readers look, whether anything has changed or not."""
+        """Let the readers look, whether anything has changed or not."""
         self.eyes._known.clear()
         self.eyes.look(who)
 
@@ -231,7 +231,8 @@ class Shift:
                 self.witness.complain("I4", f"{log.visible_offset} is shown, and {log.durable_offset} durable")
 
     def send(self, parts: Mapping[int, Sequence[bytes]], act: Callable[[], object]) -> bool:
-        """Append something; whether it was stored. If it fails, the log continues without it, or is opened again."""
+        """Append something and return whether it was stored. If it fails, the log continues without it or is
+        reopened."""
         number = self.witness.send(parts)
         try:
             act()
@@ -249,7 +250,7 @@ class Shift:
         return True
 
     def reopen(self) -> None:
-        """In order, if that is possible."""
+        """Reopen the topic, after a clean close if possible."""
         self.disk.disarm()
         self.disk.capacity_bytes = None
         self.eyes.writers = []
@@ -288,7 +289,7 @@ class Shift:
     # --- those who read
 
     def come(self, name: str, most: int | None, *, on_lost: Any = "earliest", keep_epochs: bool = True) -> None:
-        """A member of a group comes, reads that many records, or all, commits and goes."""
+        """Join a group, read that many records or all, commit and leave."""
         got = self.witness.got.setdefault(name, set())
         with DirectoryStore.open(self.disk.plain, maintenance_interval_s=None) as store:
             patient = {"auto_commit_ms": None, "session_timeout_ms": 10**9, "max_poll_interval_ms": 10**9}
@@ -310,13 +311,13 @@ class Shift:
                 without_epochs(store, name)
 
     def come_as_old(self) -> None:
-        """A group whose commits have no epoch is only checked against the end: so it comes before anything is appended
-        after a loss, as it would if the machine had been started again with its consumers."""
+        """Let the group without epochs read before anything is appended after a loss, as after a restart of the machine
+        with its consumers: its positions are only checked against the end."""
         if self.witness.old:
             self.come(OLD, None)
 
     def drain(self) -> None:
-        """Drain by every reader the topic; none may have skipped a record that is there."""
+        """Let every reader drain the topic; none may have skipped an existing record."""
         names = {name: GROUPS[name] for name in GROUPS if name in self.witness.got}
         for name, on_lost in (names or {"early": "earliest"}).items():
             self.come(name, None, on_lost=on_lost)

@@ -15,7 +15,7 @@ _SIGN_OF_LIFE_S = 30.0
 
 
 def say(*lines: str) -> None:
-    """To standard output, at once."""
+    """Print to standard output and flush."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
@@ -68,7 +68,7 @@ class Tally:
             say(f"{self._title}: {self.done:,}{of} {self._unit}, {len(self.violations)} violations")
 
     def violation(self, text: str) -> None:
-        """Something was found."""
+        """Record and print a violation."""
         self.violations.append(text)
         say(f"VIOLATION {text}")
 

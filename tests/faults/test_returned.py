@@ -1,5 +1,5 @@
-"""Fixed bugs that no crash, error or flipped bit reveals: each has a test here, or one that `promised` lists, so that
-it is found when it is planted again."""
+"""Fixed bugs that no crash, error or flipped bit reveals. Each has a test here, or one that `promised` lists, which
+finds the bug when it is planted again."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_transaction_stays_whole_if_its_process_dies_and_then_the_power_is_cut
 
 
 def begun_and_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on an interrupt comes when the next segment has just been created."""
+    """Raise an interrupt right after the next segment is created."""
     create = ActiveSegment._create
 
     def interrupted(self: ActiveSegment, offset: int) -> Any:
@@ -150,7 +150,7 @@ def test_a_rotation_whose_rollback_is_interrupted_too_hides_nothing(
 
 
 def test_a_truncation_that_is_interrupted_twice_ends_writing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second interrupt comes when writing is to be ended because of the first one."""
+    """The second interrupt comes while the log stops writing because of the first one."""
     disk = FaultyStorage(seed=1)
     log = Log.open(disk.plain)
     log.append_many([b"0", b"1", b"2"])
@@ -191,7 +191,7 @@ def test_bytes_that_an_interrupted_append_has_left_are_cut_off_before_the_segmen
 
 
 def test_a_compaction_whose_rollback_is_interrupted_too_ends_writing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that is ready to replace segments must not be there when these change."""
+    """The file that is ready to replace segments must be gone before these segments change."""
     disk = FaultyStorage(seed=1)
     log = Log.open(disk.plain)
     for value in (b"old", b"new"):
@@ -223,8 +223,8 @@ def test_a_compaction_whose_rollback_is_interrupted_too_ends_writing(monkeypatch
         assert [record.value for record in again][-1] == b"new"
 
 
-def test_what_nobody_can_read_yet_supersedes_nothing() -> None:
-    """A part of an append that is under way may be sealed already; it may also be rolled back."""
+def test_records_that_are_not_visible_supersede_nothing() -> None:
+    """A part of an unfinished append may already be sealed, and may still be rolled back."""
     with Log.in_memory() as log:
         for value in (b"old", b"new", b"newest"):
             log.append(value, b"key")
@@ -247,8 +247,8 @@ def test_a_store_is_not_opened_as_a_log(tmp_path: Path, mode: Literal["w", "r", 
 
 
 def _opened_before_renaming(monkeypatch: pytest.MonkeyPatch, suffix: str, path: str) -> list[str]:
-    """Somebody opens the store in the moment before such a file gets its name. The same with another process:
-    tests/topics/test_sweeping.py; a bug that is planted here is not in that."""
+    """Open the store right before such a file gets its name. tests/topics/test_sweeping.py does the same with another
+    process, which does not have the planted bug."""
     real, seen = os.rename, list[str]()
 
     def rename(old: str, new: str, **more: Any) -> None:
@@ -283,8 +283,8 @@ def test_a_lease_that_is_being_written_is_not_swept(tmp_path: Path, monkeypatch:
         assert any(each.endswith(".lease") for each in names)
 
 
-def test_a_lock_that_was_given_up_is_free_although_somebody_has_copies_of_it(tmp_path: Path) -> None:
-    """As in a program in which another thread is just starting a process."""
+def test_a_released_lock_is_free_although_copies_of_its_descriptor_are_open(tmp_path: Path) -> None:
+    """Another thread that is just starting a process has copies of all descriptors."""
     directory = FileDirectory(tmp_path)
     lock: Any = directory.lock("LOCK")
     copies = [os.dup(fd) for fd in lock._fds]
@@ -312,7 +312,7 @@ def test_the_name_of_a_directory_that_was_there_is_synced(tmp_path: Path, monkey
 
 
 def _refuse(disk: FaultyStorage, *kinds: tuple[str, str, int]) -> None:
-    """From now on the disk is full for these: (operation, names, after as many)."""
+    """Make the disk full for these: (operation, names, number of calls that still succeed)."""
     counts = dict.fromkeys(kinds, 0)
 
     def full(call: Call) -> None:
@@ -328,7 +328,7 @@ def _refuse(disk: FaultyStorage, *kinds: tuple[str, str, int]) -> None:
 
 @pytest.mark.slow
 def test_what_a_merge_has_replaced_survives_a_death_before_its_name_was_durable() -> None:
-    """The next one who opens the log finishes the swap: the old files go, and must not before the new name stays."""
+    """The next open completes the swap. It must not delete the old files before the new name is durable."""
     disk = FaultyStorage(seed=1)
     log = Log.open(disk, LogConfig(checkpoint_interval_ms=3_600_000))
     for number in range(4):
@@ -354,7 +354,7 @@ def test_what_a_merge_has_replaced_survives_a_death_before_its_name_was_durable(
 
 @pytest.mark.parametrize("survives", [0, 1, 2])
 def test_a_trim_that_a_full_disk_refuses_leaves_a_log_that_starts_where_its_files_do(survives: int) -> None:
-    """Neither the new start can be written down, nor all the files be removed that would make room."""
+    """The new log start cannot be recorded, so the files below it must not be deleted to make room."""
     disk = FaultyStorage(seed=1)
     log = Log.open(disk, LogConfig(checkpoint_interval_ms=3_600_000))
     for number in range(4):
@@ -371,7 +371,7 @@ def test_a_trim_that_a_full_disk_refuses_leaves_a_log_that_starts_where_its_file
 
 
 def test_a_producer_is_known_by_what_it_wrote_after_a_truncation_on_a_full_disk() -> None:
-    """The producers file describes the log before the truncation and must not be believed afterwards."""
+    """The producers file describes the log before the truncation and must not be used afterwards."""
     disk = FaultyStorage(seed=1)
     log = Log.open(disk, LogConfig(durability="os", checkpoint_interval_ms=3_600_000))
     log.append_many([b"before"] * 6)
@@ -452,7 +452,7 @@ def test_an_append_whose_rollback_is_interrupted_leaves_no_entry_in_the_index(mo
 
 
 def test_maintenance_ends_an_append_whose_end_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The block of that append still has the lock."""
+    """The block of that append still holds the lock."""
     with Log.in_memory() as log:
         log.append(b"before")
 
@@ -473,7 +473,7 @@ def test_maintenance_ends_an_append_whose_end_was_interrupted(monkeypatch: pytes
 
 
 def test_an_epoch_that_only_readers_know_of_is_not_given_again(tmp_path: Path) -> None:
-    """The files that know the epochs are lost, and no batch is left of the last one; a reader has a position in it."""
+    """The files with the epochs are lost, and no batch of the last epoch is left, but a reader has a position in it."""
     log = Log.open(tmp_path)
     log.append_many([b"a", b"b"])
     log.truncate(1)

@@ -1,4 +1,4 @@
-"""The sizes at which the engine changes its behaviour, made small, so that a few kilobytes of work pass all of them.
+"""Small values for the sizes at which the engine changes its behaviour, so that a few kilobytes of work exceed them.
 
 A record of 40 bytes never meets a limit of 16 MiB, so no workload would find a bug beyond such a limit. `TABLE` lists
 every size of the engine; `chosen(seed)` picks some of them, each with a value below, around or above the sizes of a
@@ -36,9 +36,9 @@ def _one(places: str, *choices: int) -> Threshold:
     return Threshold(tuple(f"sawlog.{place}" for place in places.split()), choices)
 
 
-#: Chunks are gathered until there are this many bytes to write.
+#: Chunks are collected up to this size before they are written.
 BLOCK_BYTES = "log.streams:_BLOCK_BYTES"
-#: A stream that is shorter than this is an append like any other.
+#: A shorter stream is stored like an ordinary append.
 SHORT_BYTES = "log.streams:_SHORT_BYTES"
 TABLE: tuple[Threshold, ...] = (
     # Copies and pieces: one write becomes several.
@@ -85,7 +85,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("store.directory.transactions.transaction:SPILL_BYTES", 0, 100, 400),
     _one("store.directory.transactions.placement:_MARGIN_BYTES", 0, 500),
     _one("store.partitioner:Sticky.__init__(sticky_bytes) store.partitioner:STICKY_BYTES", 1, 60),
-    # Offsets that one segment, one batch, one table has room for.
+    # Capacity of a segment, a batch or a table, in offsets.
     _one(
         "log.batches:MAX_SPAN log.appender:MAX_SPAN log.active_segment:MAX_SPAN log.ingest:MAX_SPAN "
         "log.index:MAX_SPAN log.rebatch:MAX_SPAN log.rewrite:MAX_SPAN",
@@ -119,7 +119,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.async_appends:_BUFFER_BYTES", 200, 1000),
 )
 
-#: Sizes that no workload changes: why.
+#: Sizes that no workload changes, with the reasons.
 NOT_VARIED: Mapping[str, str] = {
     f"sawlog.{name}": why
     for names, why in {
@@ -189,7 +189,7 @@ NOT_VARIED: Mapping[str, str] = {
 
 
 def _parts(place: str) -> tuple[Any, str, str | None]:
-    """The object that has it, the name there, and the parameter whose default it is."""
+    """Return the object that has it, its name there, and the parameter whose default it is."""
     module, _, name = place.partition(":")
     name, _, parameter = name.rstrip(")").partition("(")
     owner: Any = importlib.import_module(module)
@@ -226,7 +226,7 @@ def put(place: str, value: int) -> None:
 
 
 def _place_of(function: Any, parameter: str) -> int:
-    """Among the defaults, counted from the end."""
+    """Return the index of the parameter's default, counted from the end."""
     code = function.__code__
     return int(code.co_varnames[: code.co_argcount].index(parameter)) - int(code.co_argcount)
 
@@ -243,14 +243,14 @@ _PLACES = {each.name: each.places for each in TABLE}
 
 @contextmanager
 def small_blocks(size_bytes: int = 250) -> Iterator[None]:
-    """Streams of that many bytes are written as they come."""
+    """Write streams from that many bytes on chunk by chunk."""
     with small({f"sawlog.{BLOCK_BYTES}": size_bytes, f"sawlog.{SHORT_BYTES}": 0}):
         yield
 
 
 @contextmanager
 def small(sizes: Mapping[str, int]) -> Iterator[None]:
-    """With these sizes, by the name of their first place; afterwards as before."""
+    """Set these sizes, by the name of their first place, and restore them at the end of the block."""
     before = [(place, get(place)) for name in sizes for place in _PLACES[name]]
     try:
         for name, value in sizes.items():

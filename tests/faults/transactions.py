@@ -7,7 +7,7 @@ truncated. After a crash:
   which records are committed and where the last stable offset is: for the next writer, and for a reader before it and
   next to it, whatever caches the crash has left;
 - under "always", and after the death of a process, records that a reader has seen as committed are still committed,
-  even if it read while a marker was on its way to the disk.
+  even if it read while a marker was being written to the disk.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class TransactionWorkload(Workload):
         self.acknowledged(log, promise)
 
     def end_while_somebody_looks(self, log: Log, promise: Promise) -> None:
-        opened = log.open_transactions  # the earliest one holds the others back
+        opened = log.open_transactions  # the earliest one blocks the later ones
         producer = opened[0].producer_id if opened else self.random.choice(PRODUCERS)
         promise.coming = [Entry(log.next_offset, (), producer, True)]
         log.append_marker(producer, 0, commit=True, wait=False)

@@ -48,12 +48,12 @@ class Round:
     lines: list[list[str]] = field(default_factory=list)
 
     def said(self, word: str) -> list[list[str]]:
-        """The lines that begin so, without that word."""
+        """Return the lines that begin with a word, without it."""
         return [line[1:] for line in self.lines if line[0] == word]
 
 
 def prepare() -> None:
-    """In a process that is only for this: the offsets of groups are in small segments, and compacted now and then."""
+    """Prepare this process: the log of the groups has small segments and is sometimes compacted."""
     committed_offsets._CONFIG = LogConfig(segment_bytes=2000)
 
 
@@ -66,15 +66,15 @@ class Work(ABC):
 
     @abstractmethod
     def work(self, place: str, round_: int, state: Any) -> None:
-        """Until it is killed."""
+        """Work until the process is killed."""
 
     @abstractmethod
     def check(self, place: str, state: Any, rounds: list[Round], found: Counter[str]) -> Any:
-        """The new state. `found` counts what one may want to know at the end."""
+        """Return the new state. `found` counts events for the summary."""
 
 
 def recovered(log: Log, found: Counter[str]) -> Log:
-    """A log that was opened after a kill, and is sound."""
+    """Open a log after a kill and check it."""
     assert log.recovery, f"recovery found corruption: {log.recovery}"
     report = log.verify()
     assert report, f"not sound: {report}"
@@ -180,7 +180,7 @@ class Appends(Work):
 
     @staticmethod
     def _check_order(new: list[str], numbers: list[int]) -> None:
-        """Of each process a prefix of its records, in order, and no half batch."""
+        """Check that the log has a prefix of each process's records, in order, and no half batch."""
         parts = [name.split(".") for name in new]
         for number in numbers:
             mine = list(itertools.takewhile(lambda part: int(part[0]) == number, parts))  # noqa: B023
@@ -373,7 +373,7 @@ def opened(place: str) -> DirectoryStore:
 
 
 def sound(log: Log, found: Counter[str]) -> list[str]:
-    """The names in a partition that was opened for writing."""
+    """Check a partition that was opened for writing and return its names."""
     with log._hold():
         return names(recovered(log, found).scan())
 
@@ -530,7 +530,7 @@ class Committing(Work):
             if "orders" in store:
                 with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
                     assert len(consumer.assignment) == 2, "somebody dead still owns a partition"
-                    # A commit that was placed and not shown is there for who takes the next turn, and not before.
+                    # A commit that was placed but not visible appears with the next turn, not earlier.
                     position = consumer.position("orders", 0)
                     if there is not None or position in trying[-1:]:
                         assert position in (there, *trying[-1:]), f"{there} was seen, {position} is found"
@@ -573,7 +573,7 @@ class Watched(Work):
 
     @staticmethod
     def _until_alone(place: str, watch: Callable[[str, Callable[[], bool]], None], parent: int) -> NoReturn:
-        """In a process of its own: for a moment longer than the one lives that it was forked from."""
+        """Run in a forked process until shortly after its parent has died."""
         try:
             watch(place, lambda: os.getppid() == parent)
             os._exit(0)
@@ -628,12 +628,12 @@ class Watched(Work):
 
 
 def tell(line: str) -> None:
-    """As `say`, for one of several processes that share a pipe: in one piece."""
+    """Print a line in a single write, for processes that share a pipe."""
     os.write(1, f"{line}\n".encode())
 
 
 class Catalogue(Work):
-    """Topics are made, altered, deleted and take each other's place."""
+    """Creates, alters, deletes and replaces topics."""
 
     name = "catalogue"
 
@@ -674,7 +674,7 @@ class Catalogue(Work):
 
     @staticmethod
     def apply(topics: dict[str, list[Any]], step: list[str]) -> None:
-        """To what should be there: the partitions of each topic, and the name in its first record."""
+        """Apply to the expected catalogue: the partitions of each topic, and the name in its first record."""
         kind, name, *rest = step
         if kind == "create":
             topics[name] = [int(rest[0]), name]
@@ -701,7 +701,7 @@ class Catalogue(Work):
             seen = store.topics()
         with opened(place) as store:
             there = {name: [store[name].partitions, self._marker(store, name, found)] for name in store.topics()}
-            if fresh in there and there[fresh][1] == "":  # made, and killed before its first record
+            if fresh in there and there[fresh][1] == "":  # created, and killed before its first record
                 there[fresh][1] = fresh
                 store[fresh].append(content.make(fresh), partition=0)
             assert there in (told, after), f"there is {there}, and should be {told} or {after}"

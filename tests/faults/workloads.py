@@ -51,7 +51,7 @@ from .promises import LogPromise, Row
 from .report import corruption_of
 from .thresholds import chosen, small, small_blocks
 
-#: Long ago, so that all is expired when that is asked for.
+#: Timestamp of all records: old, so that they can expire.
 OLD_MS = 1_000_000_000_000
 CONFIG = LogConfig(
     segment_bytes=1500, segment_overflow_bytes=4000, index_interval_bytes=200, checkpoint_interval_ms=3_600_000
@@ -69,7 +69,7 @@ class LogWorkload(Workload):
     config: ClassVar[LogConfig] = CONFIG
     #: Operations, in this order; "any" is one that the seed chooses.
     plan: ClassVar[Sequence[str]] = ()
-    #: Closed in the end; else it ends as it is.
+    #: True if the log is closed in the end.
     closes: ClassVar[bool] = True
     keys: ClassVar[int] = 4
     #: True if "any" includes operations with interrupts or concurrent operations.
@@ -78,7 +78,7 @@ class LogWorkload(Workload):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.promise = LogPromise()
-        #: The sizes of the engine that are other than usual.
+        #: Changed sizes of the engine.
         self.sizes = chosen(seed)
         #: The disk, if it is a simulated one.
         self.disk: FaultyStorage | None = None
@@ -93,7 +93,7 @@ class LogWorkload(Workload):
             self.run(disk)
 
     def run(self, disk: FaultyStorage) -> None:
-        """The plan."""
+        """Run the plan."""
         log = Log.open(disk.plain, self.config)
         for name in self.plan:
             log = self.do(name, log, self.promise, disk.plain)
@@ -102,7 +102,7 @@ class LogWorkload(Workload):
             self.promise.durable = self.promise.end
 
     def do(self, name: str, log: Log, promise: LogPromise, directory: Directory) -> Log:
-        """One operation; the log to continue with."""
+        """Run one operation and return the log to continue with."""
         if name == "any":
             name = self.random.choice([*OPERATIONS, *DISTURBED] if self.disturbs else [*OPERATIONS])
         if name == "reopen":
@@ -114,7 +114,7 @@ class LogWorkload(Workload):
         return log
 
     def act(self, name: str, log: Log, promise: LogPromise) -> Log:
-        """One operation, also during another one; the log to continue with."""
+        """Run one operation, perhaps during another one, and return the log to continue with."""
         return (OPERATIONS.get(name) or DISTURBED[name])(self, log, promise) or log
 
     def reopened(self, log: Log, promise: LogPromise) -> Log:
@@ -157,7 +157,7 @@ class LogWorkload(Workload):
             self.check(disk, promise, power_cut=power_cut)
 
     def check(self, disk: FaultyStorage, promise: LogPromise, *, power_cut: bool) -> None:
-        """Recover, look, and continue."""
+        """Recover, check, and continue."""
         disk.capacity_bytes = None  # somebody has made room
         if power_cut:
             promise.end = promise.durable  # even if the next process dies before it has recovered the log
@@ -169,9 +169,11 @@ class LogWorkload(Workload):
         promise.check(found, lowest, end)
         if seen is not None:
             told, *seen_ends = seen[0], seen[1], seen[2]
-            # Records that were placed and not yet visible are there for the writer, and were not for the reader.
-            reached = end if told is None else max(told, lowest)  # an empty log begins elsewhere before anybody is told
-            # Or who opened it has finished a truncation.
+            # Records that were placed but not visible exist for the writer, and did not for the reader.
+            reached = (
+                end if told is None else max(told, lowest)
+            )  # the start of an empty log moves before it is published
+            # Or the open has completed a truncation.
             assert reached <= end or end == promise.cutting, f"readers were told {told}, and the log ends at {end}"
             assert seen_ends == [lowest, reached], f"a reader saw {seen_ends}, and was told {told} of {lowest} to {end}"
             both = [record for record in seen[3] if record.offset < end]
@@ -188,7 +190,7 @@ class LogWorkload(Workload):
 
     @staticmethod
     def _send_again(log: Log, promise: LogPromise) -> None:
-        """A batch that an idempotent producer sends again is recognised."""
+        """Check that a repeated batch of an idempotent producer is recognised."""
         if promise.produced is not None:
             producer, records, placed = promise.produced
             if log.lowest_offset <= placed.start and placed.stop <= log.next_offset and not promise.compacted:
@@ -245,10 +247,10 @@ class LogWorkload(Workload):
             assert not reader.verify(), f"{name} was lost, and verify has forgotten it"
 
     def _open_twice(self, disk: FaultyStorage, found: list[Record]) -> None:
-        """The process dies right after it has opened the log, and the next one opens it, and the one after that.
+        """The process dies right after opening the log; then the log is opened twice more.
 
-        Who died may have shown more than there is, so the next one begins a leader epoch, unless the last one was begun
-        at this very end and no more was shown since. That is so at the latest when it is opened for the third time.
+        The dead process may have published more than is left, so the next open begins a leader epoch, unless the last
+        epoch began at the same end and nothing was published since. The third open therefore never begins one.
         """
         for opened in (2, 3):
             twin = disk.process_dies()
@@ -265,7 +267,7 @@ class LogWorkload(Workload):
             assert not changed, f"opening it {opened} times has changed {changed}"
 
     def _go_on(self, log: Log, promise: LogPromise, disk: FaultyStorage, chance: random.Random) -> None:
-        """Some more, as another process would do it."""
+        """Run some more operations as another process."""
         other = type(self)(disk.seed)
         other.disk = disk
         other._sent = 1000 + self._sent
@@ -282,7 +284,7 @@ class LogWorkload(Workload):
 
 
 def published(directory: Directory) -> int | None:
-    """The end that readers in other processes are told; None: they see every whole batch."""
+    """Return the published end for readers in other processes; None: they see every whole batch."""
     found = open_published(directory, VISIBLE)
     told = None if found is None else found.load()
     return None if told is None else told[0]
@@ -293,7 +295,7 @@ def _changed(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
 
 
 def _size(row: Row) -> int:
-    """Bytes of a record at least."""
+    """Return the minimum size of a record."""
     key, value, _, headers = row
     return len(key or b"") + len(value or b"") + sum(len(name) + len(each or b"") for name, each in headers)
 
@@ -389,7 +391,7 @@ def writer(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 
 def produce(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """An idempotent producer sends a batch, and sends it again."""
+    """Send a batch of an idempotent producer, and send it again."""
     rows = run.rows(2, 60)
     records, producer = [given(row) for row in rows], Producer(promise.end + 1, 0, 0)
     promise.send(rows)
@@ -406,13 +408,13 @@ def sync(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 
 def tick(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """The background's turn comes: what an interval syncs, and the watermark."""
+    """Run the background tasks: the sync of an interval and the recording of the watermark."""
     with log._hold():
         appender = log._access.appender
     assert appender is not None
     if isinstance(log.config.durability, Interval):
         appender._sync_in_time()
-        assert log.durable_offset == log.next_offset or not log._is_writable  # the next append says why
+        assert log.durable_offset == log.next_offset or not log._is_writable  # the next append raises the reason
     appender._save_in_time()
     promise.note(log)
 
@@ -476,7 +478,7 @@ def retain(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 
 def delete(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """Tombstones for some keys."""
+    """Append tombstones for some keys."""
     rows: list[Row] = [(b"k%d" % run.random.randrange(run.keys), None, OLD_MS, ())]
     promise.send(rows)
     offset = log.append(*given(rows[0]))
@@ -490,7 +492,7 @@ def compact(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 
 def forget(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """Compaction that takes tombstones with it, the second time."""
+    """Compact twice; the second compaction removes tombstones."""
     promise.compacted = promise.forgotten = True
     log.compact(delete_retention_ms=0)
     promise.note(log)
@@ -530,7 +532,7 @@ def fill(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     append_many(run, log, promise)
 
 
-#: Gives the log to continue with, if that is another one.
+#: Return the log to continue with, if it is another one.
 Operation = Callable[[LogWorkload, Log, LogPromise], Log | None]
 
 #: By name; all of these can follow each other.
@@ -668,7 +670,8 @@ LOGS: dict[str, type[Workload]] = {
 
 
 class removal(LogWorkload):
-    """A log is deleted with all its files. In between it promises nothing, but it can be opened and written to."""
+    """Remove the log with all its files. An interrupted removal promises nothing, but the log can be opened and
+    written."""
 
     plan = ("fill",)
 

@@ -52,7 +52,7 @@ class Victims:
         said, pid = self.lines.get(timeout=PATIENCE_S).split()
         assert said == "ready"
         time.sleep(after_s)
-        with suppress(ProcessLookupError):  # it has ended by itself: said below
+        with suppress(ProcessLookupError):  # it has exited: reported below
             os.kill(int(pid), signal.SIGKILL)
         found = {}
         while True:
@@ -60,7 +60,7 @@ class Victims:
             if first == "dead":
                 if int(second) != -signal.SIGKILL:
                     self.stdin.close()
-                    raise AssertionError(f"the writer ended by itself:\n{self.server.stderr.read()}")  # type: ignore[union-attr]
+                    raise AssertionError(f"the writer exited:\n{self.server.stderr.read()}")  # type: ignore[union-attr]
                 return found
             found[int(first)] = second
 

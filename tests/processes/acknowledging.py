@@ -33,7 +33,7 @@ SETTINGS = LogConfig(segment_bytes=30_000, index_interval_bytes=500, checkpoint_
 
 
 class Acknowledging:
-    """Hands numbered records to a log."""
+    """Appends numbered records to a log."""
 
     def __init__(self, log: Log, round_: int) -> None:
         self.log = log
@@ -42,13 +42,13 @@ class Acknowledging:
         self.numbers = itertools.count()
 
     def batch(self, count: int) -> list[tuple[str, bytes]]:
-        """Names and values of the next records, which belong together."""
+        """Return names and values of the next records, for one batch."""
         numbers = list(itertools.islice(self.numbers, count))
         names = [f"{self.round}.{number}.{numbers[0]}-{numbers[-1]}" for number in numbers]
         return [(name, content.make(name, self.random.choice([0, 100, 2000]))) for name in names]
 
     def singles(self, count: int) -> list[tuple[str, bytes]]:
-        """Names and values of the next records, each on its own."""
+        """Return names and values of the next records, for one batch each."""
         return list(itertools.chain.from_iterable(self.batch(1) for _ in range(count)))
 
     @staticmethod
@@ -76,7 +76,7 @@ class Acknowledging:
         self.acknowledged([self.log.append_stream(chunks)], records)
 
     def writer(self) -> None:
-        """Several batches; what `flush` has returned from is acknowledged."""
+        """Append several batches with a writer; `flush` acknowledges them."""
         records = self.singles(30)
         first = self.log.next_offset
         with self.log.writer(batch_bytes=700) as writer:

@@ -4,7 +4,7 @@ python -m tests.processes.consuming turns DIRECTORY NAME COUNT     appends NAME-
 python -m tests.processes.consuming hold-turn DIRECTORY            appends in a turn, says "ready", never ends it
 python -m tests.processes.consuming die-in-turns DIRECTORY FIRST STEP   children die at every STEP-th call of a turn
                                                                          from FIRST on
-python -m tests.processes.consuming consume STORE GROUP OPTIONS    says what it consumes and commits (see `consume`)
+python -m tests.processes.consuming consume STORE GROUP OPTIONS    prints consumed records and commits (see `consume`)
 python -m tests.processes.consuming poll STORE GROUP OPTIONS       polls and commits on command (see `poll`)
 python -m tests.processes.consuming die-in-commits STORE [FIRST STEP]   children die at every call of a commit, or
                                                                          at every STEP-th from FIRST on
@@ -49,7 +49,7 @@ def hold_turn(directory: str) -> None:
 
 
 def dying_at(number: int, inner: FileDirectory) -> FaultyDirectory:
-    """A directory whose how-many-th call is the last thing that the process does."""
+    """Return a directory in which the process dies at the call with this number."""
     left = [number]
 
     def count(call: Call) -> None:
@@ -63,7 +63,7 @@ def dying_at(number: int, inner: FileDirectory) -> FaultyDirectory:
 
 
 def in_child(work: Callable[[], None]) -> bool:
-    """Do something in a forked child; whether it came to its end. This process has no threads, so it may fork."""
+    """Run something in a forked child and return whether it completed. This process has no threads, so it may fork."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -80,9 +80,9 @@ def in_child(work: Callable[[], None]) -> bool:
 
 
 def die_in_turns(directory: str, first: str, step: str) -> None:
-    """A child dies at call FIRST, the next STEP calls later and so on, until one gets through its turns alive: the
-    first of a new log, others after it, rotations, a compaction. After each death, another process finds everything
-    that was acknowledged, and continues."""
+    """A child dies at call FIRST, the next child STEP calls later and so on, until one completes its turns: the first
+    turn of a new log, later turns, rotations, a compaction. After each death, another process finds all acknowledged
+    records, and continues."""
     number = int(first) - int(step)
     alive = False
     while not alive:
@@ -149,8 +149,8 @@ def consume(store: str, group: str, options: str) -> None:
 
 
 def poll(store: str, group: str, options: str) -> None:
-    """For each line of input: "poll" says how many records came, "commit" says "committed" or "fenced", "assignment"
-    says the partitions."""
+    """For each line of input: "poll" prints the number of records, "commit" prints "committed" or "fenced",
+    "assignment" prints the partitions."""
     from sawlog.store.directory.store import DirectoryStore
 
     with DirectoryStore.open(store) as opened, opened.consumer(group, ["orders"], **json.loads(options)) as consumer:
@@ -170,8 +170,8 @@ def poll(store: str, group: str, options: str) -> None:
 
 
 def die_in_commits(store: str, first: str = "1", step: str = "1") -> None:
-    """A child joins, reads one record of each partition and commits, and dies at the how-many-th call of all that;
-    the next one, which may live, continues at a committed offset: the one before or the one after, never elsewhere."""
+    """A child joins, reads one record of each partition and commits, and dies at the n-th call meanwhile. The next
+    child continues at the committed offset before or after, never at another one."""
     from sawlog.store.directory.store import DirectoryStore
 
     notes = Path(store).with_suffix(".notes")

@@ -1,9 +1,9 @@
-"""A writer that wants a log that others want, too; and one that has a store open and forks.
+"""A writer of a log that other processes write too; and a process that forks with a store open.
 
-    python -m tests.processes.contending write DIRECTORY NAME SESSIONS   opens, appends, closes, so often, in its turn
-    python -m tests.processes.contending fork DIRECTORY                  what children do to open consumers, readers
+    python -m tests.processes.contending write DIRECTORY NAME SESSIONS   opens, appends, closes, SESSIONS times
+    python -m tests.processes.contending fork DIRECTORY                  forks with open consumers and readers
 
-`write` says "<offset> <name>" for every record that was acknowledged; a record is named "<NAME>.<session>.<number>".
+`write` prints "<offset> <name>" for every acknowledged record; a record is named "<NAME>.<session>.<number>".
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ def fork(directory: str) -> None:
         store.close()
 
     def hasty_child() -> None:
-        """Whatever a thread of its parent was in the middle of."""
+        """Fork while a thread of the parent is in the middle of any operation."""
         refused(lambda: topic.append(b"child", partition=1))
         refused(topic.partition(1).sync)
-        with suppress(GroupError):  # it is no member, and cannot make its parent's last commit
+        with suppress(GroupError):  # the child is not a member and must not make its parent's last commit
             store.close()
 
     for _ in range(2):

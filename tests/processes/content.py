@@ -1,4 +1,4 @@
-"""Records that can be checked by looking at them: each says which one it is and carries a digest of itself."""
+"""Self-describing values: each contains its name and a digest of itself."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _DIGEST_BYTES = 8
 
 
 class Wrong(AssertionError):
-    """A record that nobody wrote."""
+    """Raised for a value that no process has written."""
 
 
 def make(name: str, size: int = 0) -> bytes:
-    """A value that names itself, at least `size` bytes long; what fills it depends on the name alone."""
+    """Return the value for a name, at least `size` bytes long. Its padding depends on the name alone."""
     head = f"{name}|".encode()
     body = head + random.Random(name).randbytes(max(size - len(head) - _DIGEST_BYTES, 0))
     return body + hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()

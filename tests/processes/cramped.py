@@ -38,11 +38,11 @@ from .launch import say
 PAGE_BYTES = 4096
 
 
-# --- too little of something
+# --- scarce resources
 
 
 class Bytes:
-    """Pages that are left on a small disk."""
+    """Limit the free pages of a small disk."""
 
     def __init__(self, directory: Path) -> None:
         self.ballast = directory / "ballast"
@@ -59,7 +59,7 @@ class Bytes:
 
 
 class Files:
-    """Files that can still be made on a small disk."""
+    """Limit the number of new files on a small disk."""
 
     def __init__(self, directory: Path) -> None:
         self.ballast = directory / "ballast"
@@ -79,7 +79,7 @@ class Files:
 
 
 class Length:
-    """Bytes that a file may be long, in pieces of 100."""
+    """Limit the length of files, in steps of 100 bytes."""
 
     def __init__(self, directory: Path) -> None:
         pass
@@ -107,7 +107,7 @@ class Doing:
         self.told: dict[tuple[str, int], list[str]] = {}
         self.topics = {"orders": 2, "stock": 1, "keyed": 1}
         self.committed = 0
-        #: Committed, and placed when the store is next opened.
+        #: Committed records that the next open of the store appends.
         self.pending: list[tuple[tuple[str, int], str]] = []
         self.numbers = itertools.count()
         self.store.create_topic("orders", partitions=2, segment_bytes=2000)
@@ -243,11 +243,11 @@ class Doing:
         self.told["orders", 1].pop()
 
     def close(self) -> None:
-        """Raises or not, afterwards it is closed."""
+        """Close the store; closing may raise."""
         self.store.close()
 
     def reopen(self) -> None:
-        """After a process that died."""
+        """Open the store again, as after the death of its process."""
         self.store.close()
         for path in self.path.glob("topics/*/partition-*/checkpoint"):
             path.unlink()
@@ -262,7 +262,7 @@ class Doing:
         return [content.name_of(record.value) for record in store[topic].partition(partition).scan()]
 
     def check(self, store: DirectoryStore, what: str) -> None:
-        """All that was acknowledged can be read, and every log is sound."""
+        """Check that all acknowledged records can be read and every log verifies."""
         for (topic, partition), names in self.told.items():
             found = self.found(store, topic, partition)
             assert found[: len(names)] == names, f"{what}: {topic} {partition}: {found[:20]} instead of {names[:20]}"
@@ -281,7 +281,7 @@ OPERATIONS = (
 )
 #: These write several files, and can fail between two of them.
 STEPWISE = frozenset({"rotate", "alter", "small_transaction", "large_transaction", "publish", "compact"})
-#: These leave nothing that could be asked for again.
+#: Operations that cannot be repeated.
 ONCE = frozenset({"delete", "replace", "close"})
 #: After a failure of these, either outcome is allowed; `settle` finds out which one it is.
 DOUBTFUL = frozenset({"delete", "replace", "truncate"})
@@ -324,7 +324,7 @@ def try_once(place: Path, kind: str, operation: str, left: int) -> bool:
             if failed is None or operation not in DOUBTFUL:
                 doing.check(reader, f"{told}, while there is too little")
         if left % 2:
-            attempt(doing.store.close)  # says that there was no room for its last notes, or not
+            attempt(doing.store.close)  # may raise that there was no space for its last notes
     if left % 2 or doing.pending or operation in ("close", "reopen"):
         attempt(doing.store.close)
         doing.store = doing.open()
@@ -351,7 +351,7 @@ def settle(doing: Doing, operation: str) -> None:
         doing.told = {key: names for key, names in doing.told.items() if key[0] != "orders"}
         doing.told["orders", 0] = doing.told.pop(("stock", 0))
     elif operation == "truncate":
-        # A truncation that stops half-way has failed the log; the next who opens it finds the records, or not.
+        # A truncation that stops half-way fails the log; the next open may find the records or not.
         if not doing.store["orders"].partition(1)._is_writable:
             attempt(doing.store.close)
             doing.store = doing.open()
@@ -360,7 +360,7 @@ def settle(doing: Doing, operation: str) -> None:
 
 
 def go_on(doing: Doing, operation: str, told: str) -> None:
-    """There is room again: it is done now, by the same store or by one that was reopened."""
+    """Repeat the operation with free space, with the same store or a reopened one."""
     if operation in ONCE:
         doing.append("orders", 0)
         return

@@ -1,10 +1,9 @@
-"""`Ending`: whether SIGTERM has come, for a process that works until then.
+"""`Ending`: an event that SIGTERM sets, for processes that work until then.
 
-Not a `threading.Event`: its `set`, called by a handler, waits for ever for the lock that the interrupted `wait` of the
-same thread holds. And not a pipe that a handler of Python writes to: that runs between two instructions, and if the
-signal comes right before `select`, not before this has returned, which it never does. So the system's own handler
-writes.
-"""
+A `threading.Event` does not work: if a signal handler calls `set`, it deadlocks on the lock that the interrupted `wait`
+of the same thread holds. Nor does a pipe that a Python handler writes to: Python runs handlers between two
+instructions, so a signal that arrives right before `select` is handled only after `select` returns, which may be never.
+Here the C handler writes to the pipe (`signal.set_wakeup_fd`)."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ import signal
 
 
 class Ending:
-    """Set by SIGTERM, once somebody listens."""
+    """Event that SIGTERM sets, after `listen`."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
 
     def listen(self) -> None:
-        """From now on SIGTERM sets it and does nothing else."""
+        """Let SIGTERM set the event and do nothing else."""
         signal.set_wakeup_fd(self._write)
         signal.signal(signal.SIGTERM, lambda *_: None)
 
@@ -30,5 +29,5 @@ class Ending:
         return self.wait(0)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for it, and return whether it has come."""
+        """Wait for the signal and return whether it has arrived."""
         return bool(select.select([self._read], [], [], timeout)[0])

@@ -1,4 +1,4 @@
-"""Processes that hold partitions and processes that hand over to them, forked by one that has Python ready.
+"""Processes that hold partitions and processes that forward to them, forked from one that has imported the library.
 
 python -m tests.processes.handing
 
@@ -7,11 +7,11 @@ It reads one JSON object per line:
     {"start": TAG, "role": ROLE, ...}    forks a child that plays a role, with the other fields as its arguments
     {"reap": PID}                        waits for the end of a child
 
-and says one per line: {"tag": TAG, "said": SOMETHING}, first ["started", PID]; {"tag": "", "said": [PID, EXIT CODE]}.
+and prints one per line: {"tag": TAG, "said": SOMETHING}, first ["started", PID]; {"tag": "", "said": [PID, EXIT CODE]}.
 
-A child with `stop_at` stands still before its n-th call to the disk (those for checkpoints do not count), after it has
-said "stopped"; with `stop_at` 0 it counts them. Of a process that holds partitions those count that it makes when
-others ask for something.
+A child with `stop_at` stops before its n-th call to the disk (calls for checkpoints do not count), after printing
+"stopped"; with `stop_at` 0 it counts its calls. Of a process that holds partitions, only calls for requests of other
+processes count.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Say = Callable[[object], None]
 
 
 class Stopping:
-    """A directory that stands still before one of its calls."""
+    """A directory that stops the process before one of its calls."""
 
     def __init__(self, path: str, say: Say, stop_at: int, *, workers_only: bool) -> None:
         self.inner = FileDirectory(path)
@@ -75,7 +75,7 @@ class Stopping:
 def opened(
     path: str, say: Say, stop_at: int | None, *, workers_only: bool, **options: Any
 ) -> tuple[DirectoryStore, Stopping]:
-    """Open a store whose directory stands still on demand and has sockets nevertheless."""
+    """Open a store whose directory stops on demand and still supports sockets."""
     stopping = Stopping(path, say, stop_at or 0, workers_only=workers_only)
     if stop_at is None:
         return DirectoryStore.open(path, maintenance_interval_s=None, **options), stopping
@@ -89,13 +89,13 @@ def opened(
 def hold(
     say: Say, path: str, topic: str, partitions: list[int], stop_at: int | None = None, busy: bool = False
 ) -> None:
-    """Keep partitions until SIGTERM; a busy one appends to them all the time."""
+    """Hold partitions until SIGTERM; a busy process appends to them all the time."""
     store, stopping = opened(path, say, stop_at, workers_only=True)
     ended = Ending()
     ended.listen()
     for number in partitions:
         try:
-            store[topic].partition(number).append(b"held")  # through the log, so that it is kept
+            store[topic].partition(number).append(b"held")  # through the log, which keeps the lock
         except DirectoryLocked:
             store[topic].append(b"held", partition=number)
     stopping.arm()
@@ -123,7 +123,7 @@ def commit(
     timeout_s: float = 20.0,
     size: int = 0,
 ) -> None:
-    """One transaction; say what became of it."""
+    """Commit a transaction and print the outcome."""
     store, stopping = opened(path, say, stop_at, workers_only=False)
     try:
         tx = store.transaction(name, sequence, lock_timeout_s=timeout_s)
@@ -140,7 +140,7 @@ def commit(
 
 
 def append(say: Say, path: str, topic: str, partition: int, value: str, timeout_s: float = 20.0) -> None:
-    """One append; say what became of it."""
+    """Append once and print the outcome."""
     with DirectoryStore.open(path, maintenance_interval_s=None, handover_timeout_s=timeout_s) as store:
         try:
             say(store[topic].append(value.encode(), partition=partition).offset)
@@ -149,7 +149,7 @@ def append(say: Say, path: str, topic: str, partition: int, value: str, timeout_
 
 
 def stream(say: Say, path: str, topic: str, tag: str, form: str, first: int = 0, count: int | None = None) -> None:
-    """Append numbered records in one form until the count is reached, or it is killed; say which are acknowledged."""
+    """Append numbered records in one form, up to a count, and print the acknowledged ones."""
     store = DirectoryStore.open(path, maintenance_interval_s=None)
     into = store[topic]
     number = first
@@ -175,7 +175,7 @@ def stream(say: Say, path: str, topic: str, tag: str, form: str, first: int = 0,
 
 
 def fork(say: Say, path: str, topic: str, partition: int) -> None:
-    """A process that has handed over forks: its child may not use its connections, and opens a store of its own."""
+    """Forward an append, then fork: the child does not use the parent's connections and opens its own store."""
     store = DirectoryStore.open(path, maintenance_interval_s=None)
     store[topic].append(b"parent", partition=partition)
 
@@ -218,7 +218,7 @@ def main() -> None:
             started.close()
             continue
         try:
-            go.recv(1)  # the parent has said that it is started
+            go.recv(1)  # the parent has reported the start
             role(partial(tell, tag), **order)
             os._exit(0)
         except BaseException as error:

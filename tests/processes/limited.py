@@ -3,8 +3,8 @@
     python -m tests.processes.limited file DIRECTORY FORM...  files must not grow beyond 64 KiB (RLIMIT_FSIZE)
     python -m tests.processes.limited disk DIRECTORY FORM...  the disk under the directory is small, and fills up
 
-For each of these FORMS of appends, the log is filled until it says that there is no space; nothing may be lost
-or torn by that, and the log continues as soon as there is space again.
+For each of these FORMS of appends, the log is filled until it raises that there is no space. Nothing may be lost
+or torn, and the log continues as soon as there is space again.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def try_(directory: str) -> None:
 
 
 def in_child(check: Callable[[], None]) -> None:
-    """Run something in a forked child, which has to come to a good end."""
+    """Run something in a forked child, which must succeed."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -63,7 +63,7 @@ def refused(call: Callable[[], object]) -> None:
 
 
 def fork(directory: str) -> None:
-    """The child cannot write, cannot let go of the lock, may read, and leaves no mark."""
+    """The child cannot write or release the lock, may read, and changes nothing."""
     log = Log.open(directory, LogConfig(segment_bytes=1000, checkpoint_interval_ms=1))
     for number in range(50):
         log.append(b"%d" % number)

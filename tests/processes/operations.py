@@ -19,19 +19,19 @@ from sawlog.errors import LogFailed
 
 from . import content
 
-#: Long ago, so that everything is expired when it is asked for; the same for all, so that sizes repeat.
+#: Timestamp of all records: old, so that they can expire, and constant, so that sizes repeat.
 OLD_MS = 1_000_000_000_000
 
 
 @dataclass
 class Promise:
-    """Acknowledged records, and those that may be missing because an operation dropped them."""
+    """Acknowledged records, and records that may be missing because an operation was dropping them."""
 
     kept: dict[int, bytes] = field(default_factory=dict)
     sent: set[bytes] = field(default_factory=set)
-    #: Offsets from here on may be gone, or stand for other records: a truncation was asked for.
+    #: Offsets from here on may be gone or reused: a truncation was requested.
     cut_from: int = 2**62
-    #: Offsets below this may be gone: a trim was asked for.
+    #: Offsets below this may be gone: a trim was requested.
     trimmed_below: int = 0
     #: Prefix of the names of all later records.
     prefix: str = "r"
@@ -44,7 +44,7 @@ class Promise:
         return made
 
     def acknowledge(self, offset: int, *values: bytes) -> None:
-        """The log says that these are stored, from `offset` on."""
+        """Record that the log has stored these values from `offset` on."""
         for at, value in enumerate(values, offset):
             assert at not in self.kept or at >= self.cut_from, f"offset {at} was given twice"
             self.kept[at] = value
@@ -65,7 +65,8 @@ class Promise:
         assert log.lowest_offset == offset
 
     def check_records(self, found: list[Record]) -> None:
-        """All that was promised is among these, in order, without a gap, and nothing that was never sent."""
+        """Check that these records include all promised ones, in order and without gaps, and none that was never
+        sent."""
         offsets = [record.offset for record in found]
         assert offsets == list(range(offsets[0], offsets[0] + len(offsets))) if offsets else True
         for record in found:
@@ -85,7 +86,7 @@ class Promise:
                 assert log.read(offset).value == value
 
     def try_append(self, log: Log) -> bool:
-        """The log continues, or says that it has failed: nothing else is an answer."""
+        """Append once more: the log accepts it or raises that it has failed."""
         value = self.value()
         try:
             self.acknowledge(log.append(value), value)
@@ -169,7 +170,7 @@ def writer_flush(log: Log, promise: Promise) -> None:
 
 
 def writer_that_tries_again(log: Log, promise: Promise) -> None:
-    """A failed flush keeps the batch; the next one places it, once."""
+    """Flush again after a failed flush, which keeps the batch: it is placed once."""
     values = [promise.value() for _ in range(4)]
     with log.writer() as writer:
         for value in values:
@@ -262,7 +263,7 @@ def read_everything(log: Log, promise: Promise) -> None:
     assert log.fetch(log.lowest_offset, 1 << 20).next_offset == log.next_offset
     assert log.offset_at(OLD_MS + 10**9) == log.next_offset
     assert [record.offset for record in log.follow(timeout=0)] == list(range(log.lowest_offset, log.next_offset))
-    log.verify()  # lists what it could not read
+    log.verify()  # lists the batches that it could not read
 
 
 CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=100, checkpoint_interval_ms=3_600_000)

@@ -2,7 +2,7 @@
 
 python -m tests.processes.queueing work STORE OPTIONS      print received and acknowledged messages (see `work`)
 python -m tests.processes.queueing hold STORE OPTIONS      receive ten messages, acknowledge them at the end of input
-python -m tests.processes.queueing put-back STORE          print "ready", put dead letters back, print "done"
+python -m tests.processes.queueing put-back STORE          print "ready", return dead letters, print "done"
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .launch import say
 
 
 def work(path: str, options: str) -> None:
-    """Says "got PARTITION OFFSET DELIVERIES" for each message, "acking PARTITION OFFSET" before it acknowledges it, and
-    "acked PARTITION OFFSET" when that is durable, after each tenth. Ends when there was nothing to do for a while."""
+    """Print "got PARTITION OFFSET DELIVERIES" for each message, "acking PARTITION OFFSET" before it acknowledges it,
+    and "acked PARTITION OFFSET" when that is durable, after each tenth. Ends when no message came for a while."""
     chosen = json.loads(options)
     idle_s = chosen.pop("idle_s", 2.0)
     with sawlog.open(path) as store, store.queue("orders", group="workers", **chosen) as queue:
@@ -47,7 +47,7 @@ def hold(path: str, options: str) -> None:
 
 
 def put_back(path: str) -> None:
-    """Puts dead letters back, a few at a time."""
+    """Return dead letters to their topics, a few at a time."""
     with sawlog.open(path) as store:
         say("ready")
         while redrive(store, "orders-dead", limit=7):

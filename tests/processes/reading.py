@@ -31,7 +31,7 @@ from .launch import say
 
 
 def digest_of(records: Iterable[Record]) -> str:
-    """Of offsets and values."""
+    """Return a digest of offsets and values."""
     made = hashlib.sha256()
     for record in records:
         made.update(b"%d:%b\n" % (record.offset, record.value or b""))
@@ -43,7 +43,7 @@ def descriptors() -> int:
 
 
 class Reading:
-    """One reader's way through a log."""
+    """One reader of a log and its position."""
 
     def __init__(self, log: Log, seed: int, options: tuple[str, ...]) -> None:
         self.log = log
@@ -94,7 +94,7 @@ class Reading:
             yield record.offset, record.value
 
     def step(self) -> None:
-        """Some records, in some way."""
+        """Read some records in a random way."""
         ways = [self.follow]
         if "follow" not in self.options:
             ways += [self.scan, self.short_scan, self.arrow, self.read, self.fetch]
@@ -117,7 +117,7 @@ class Reading:
 
 
 def opened(directory: str) -> Log:
-    """The log, as soon as there is one."""
+    """Open the log, as soon as it exists."""
     while True:
         try:
             return Log.open(directory, LogConfig(max_mapped_segments=4), mode="r")

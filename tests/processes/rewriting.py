@@ -1,11 +1,12 @@
-"""A writer of a few keys that compacts, merges, recompresses and scrubs all the time, until it is killed or told.
+"""A writer of a few keys that compacts, merges, recompresses and scrubs all the time, until it is killed or has done
+STEPS steps.
 
     python -m tests.processes.rewriting DIRECTORY SEED [STEPS [trim]]
 
-A value is named "<key>.<number>.<offset>": the values of a key are numbered, and each says where it should stand. Those
-of the key "none" are records without a key, which nothing removes. They continue where the log ends. For every
-acknowledged record it says "<key> <number> <offset>". Without STEPS it continues until it is killed. At the end it
-appends the key "end". It says "ready" once the log is open.
+A value is named "<key>.<number>.<offset>": the values of a key are numbered, and each contains its own offset. Records
+without a key have the name "none"; nothing removes them. Numbers continue where the log ends. For every acknowledged
+record it prints "<key> <number> <offset>". Without STEPS it continues until it is killed. At the end it
+appends the key "end". It prints "ready" once the log is open.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def named(key: str, number: int, offset: int) -> str:
 
 
 def parts(value: bytes | None) -> tuple[str, int, int]:
-    """(key, number, offset) of a value, every byte of which was checked."""
+    """Return key, number and offset of a value, after checking all of its bytes."""
     key, number, offset = content.name_of(value).split(".")
     return key, int(number), int(offset)
 
@@ -50,7 +51,8 @@ def check(log: Log, output: str, told: str) -> dict[str, int]:
 
 
 class Seen:
-    """Takes records in order and checks each: where it stands, that its key goes on, that no keyless one is missing."""
+    """Takes records in order and checks each: its offset, the number of its key, and that no record without a key is
+    missing."""
 
     def __init__(self, told: str = "") -> None:
         self.told = told
@@ -84,7 +86,7 @@ class Rewriting:
         self.numbers = check(log, "", "at the start")
 
     def append(self) -> None:
-        """Some records as one batch."""
+        """Append some records as one batch."""
         offset = self.log.next_offset
         batch, lines = [], []
         for at in range(offset, offset + self.random.choice([1, 1, 5, 30])):
@@ -99,7 +101,7 @@ class Rewriting:
             self.tell(line)
 
     def keep_up(self) -> None:
-        """One piece of maintenance."""
+        """Run one maintenance operation."""
         kind = self.random.randrange(5)
         if kind == 0:
             self.log._merge_segments()

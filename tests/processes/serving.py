@@ -1,7 +1,7 @@
-"""Processes that serve a group as a broker does, or want to read it themselves.
+"""Processes that serve a group like a broker, or try to join it.
 
-python -m tests.processes.serving serve STORE GROUP ADDRESS     says "ready" when it serves the group, until input ends
-python -m tests.processes.serving join STORE GROUP              says "joined", or why it may not
+python -m tests.processes.serving serve STORE GROUP ADDRESS     prints "ready", serves until the end of input
+python -m tests.processes.serving join STORE GROUP              prints "joined" or the error
 python -m tests.processes.serving broker STORE GROUP            a coordinator with one member that commits: see `broker`
 """
 
@@ -35,8 +35,8 @@ def join(store: str, group: str) -> None:
 
 
 def broker(store: str, group: str) -> None:
-    """Says "ready" when its member has joined, then commits 1, 2, 3 ... and says each number when it is acknowledged,
-    until it is killed."""
+    """Print "ready" when the member has joined, then commit 1, 2, 3 ... and print each acknowledged number, until it is
+    killed."""
     asyncio.run(_broker(store, group))
 
 

@@ -30,7 +30,7 @@ from .locking import in_child, refused
 def hold(directory: str, topic: str) -> None:
     store = DirectoryStore.open(directory)
     for number in range(store[topic].partitions):
-        store[topic].partition(number).append(b"held")  # through the log, so that it is kept
+        store[topic].partition(number).append(b"held")  # through the log, which keeps the lock
     say("ready")
     sys.stdin.readline()
     store.close()
@@ -87,7 +87,7 @@ def create(directory: str, prefix: str, count: str) -> None:
 
 
 def commit(directory: str, call: str) -> None:
-    value = b"x" * (INLINE_BYTES // 4)  # four of them do not go into an intent
+    value = b"x" * (INLINE_BYTES // 4)  # four of them are too large for the intent
     faulty = FaultyDirectory(FileDirectory(directory))
     store = DirectoryStore.open(faulty)
     with store.transaction("query", 1) as tx:
@@ -106,7 +106,7 @@ def commit(directory: str, call: str) -> None:
 
 
 def fork(directory: str) -> None:
-    """The child can neither write nor commit nor sweep what its parent collects; it opens its own store."""
+    """The child can neither write nor commit nor remove the parent's staged files; it opens its own store."""
     store = DirectoryStore.open(directory)
     topic = store.create_topic("orders")
     topic.append(b"parent")

@@ -17,7 +17,7 @@ TURN = 10
 
 
 def append(path: str, topic: str, tag: str, count: str) -> None:
-    """Append, and say which records are acknowledged."""
+    """Append, and print the acknowledged records."""
     with DirectoryStore.open(path, maintenance_interval_s=None) as store:
         orders = store[topic]
         say("ready")
@@ -28,7 +28,7 @@ def append(path: str, topic: str, tag: str, count: str) -> None:
 
 
 def keep_open(path: str) -> None:
-    """Hold a log as its writer."""
+    """Keep a log open as its writer."""
     with Log.open(path) as log:
         log.append(b"theirs")
         say("ready")

@@ -2,7 +2,7 @@
 
     python -m tests.processes.usual DIRECTORY
 
-The limit lies at every byte of a record once: the system writes the part that fits, or nothing. Each time the append
+Each byte of a record is the limit once: the system writes the part that fits, or nothing. Each time the append
 raises, the previous records are intact, and without the limit the log continues. The output counts the batches that the
 fast path placed, and the appends that met the limit.
 """

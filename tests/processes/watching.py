@@ -1,10 +1,10 @@
-"""A reader beside a writer that keeps rewriting its segments: takes records in every way and checks each of them.
+"""A reader of a log whose writer keeps rewriting segments: reads in every way and checks each record.
 
     python -m tests.processes.watching DIRECTORY SEED [follow | read] [fall]
 
-It continues until it has seen the key "end". Then it says, as JSON, how many records it saw and how often the log was
-trimmed under it. Nothing but that may make it miss a record that is still there at the end. Without `fall` an offset
-out of range is an error.
+It continues until it has seen the key "end". Then it prints, as JSON, the number of records it saw and how often
+the log was trimmed meanwhile. It may miss only records that were trimmed. Without `fall` an offset out of range is an
+error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def rows(records: Iterable[Record]) -> Iterable[Row]:
 
 
 class Watching:
-    """One reader's way through a log."""
+    """One reader of a log and its position."""
 
     def __init__(self, log: Log, seed: int, options: tuple[str, ...] = ()) -> None:
         self.log = log
@@ -39,7 +39,7 @@ class Watching:
         self.options = options
         self.seen = Seen(f"seed {seed} {options}")
         self.trims = 0
-        #: The first offset that was not looked at.
+        #: The first offset that was not read.
         self.position = log.lowest_offset
         ways = {
             "follow": self.follow,
@@ -91,14 +91,14 @@ class Watching:
             self.take(row)
 
     def time(self, most: int) -> None:
-        """Looks for a time; takes nothing."""
+        """Look up a timestamp without reading records."""
         for moment in (0, 2**62):
             at = self.log.offset_at(moment)
             assert 0 <= at <= self.log.next_offset
             assert moment == 0 or at >= self.position
 
     def step(self) -> None:
-        """Some records, in some way."""
+        """Read some records in a random way."""
         try:
             self.random.choice(self.ways)(self.random.choice([1, 20, 2000]))
         except OffsetOutOfRange as error:
@@ -108,7 +108,7 @@ class Watching:
             self.position, self.seen.trimmed = max(self.position, error.lowest), True
 
     def run(self) -> None:
-        """To the end; then whether all was seen that is still there."""
+        """Read to the end, then check that no remaining record was missed."""
         started = self.position
         while "end" not in self.seen.numbers:
             self.step()
@@ -118,7 +118,7 @@ class Watching:
 
 
 def opened(directory: str) -> Log:
-    """The log, as soon as there is one."""
+    """Open the log, as soon as it exists."""
     while True:
         try:
             return Log.open(directory, LogConfig(max_mapped_segments=4), mode="r")

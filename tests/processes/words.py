@@ -1,7 +1,7 @@
 """A process that sleeps on words of a file, or answers on them.
 
-python -m tests.processes.words KIND PATH sleep SECONDS   sleep on word 0 while it is 0; say "changed N" or "unchanged"
-python -m tests.processes.words KIND PATH answer COUNT    copy the next COUNT numbers from word 0 to word 1
+python -m tests.processes.words KIND PATH sleep SECONDS   sleep on word 0 while it is 0; print "changed N" or
+"unchanged" python -m tests.processes.words KIND PATH answer COUNT    copy the next COUNT numbers from word 0 to word 1
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A writer that appends in every way, rotates all the time, and as told trims and truncates.
+"""A writer that appends in every way, rotates all the time, and optionally trims and truncates.
 
     python -m tests.processes.writing DIRECTORY SEED STEPS [trim] [truncate] [split] [wait]
 
-A record's name is "<offset>.<generation>": a record that replaces a truncated one says so. After STEPS steps it appends
-a record named "end" and prints a digest of all that is there then. `split` makes recovery treat every segment as a
-large one. `wait` keeps appending until it is killed. It says "ready" once the log is open.
+A record's name is "<offset>.<generation>": a record that replaces a truncated one has a higher generation. After STEPS
+steps it appends a record named "end" and prints a digest of the log. `split` makes recovery treat every segment as a
+large one. `wait` keeps appending until it is killed. It prints "ready" once the log is open.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Writing:
         self.generation = seed * 1_000_000
 
     def values(self, count: int) -> list[bytes]:
-        """The next records, each with its offset in it."""
+        """Return the next records, each with its offset in its name."""
         first = self.log.next_offset
         return [
             content.make(f"{offset}.{self.generation}", self.random.choice([0, 30, 200, 3000]))
