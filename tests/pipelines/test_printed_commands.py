@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_python_of_the_page_on_spark_runs(place: Path, spark: Any) -> None:
         .replace('"/data/', f'"{place}/')
         .replace(f"{place}/store", f"{place}/data")
     )
-    setup, streaming, batch = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    setup, streaming, batch, delta = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {}
     exec(setup, names)
     with DirectoryStore.open("data", maintenance_interval_s=None) as store:
@@ -123,10 +124,16 @@ def test_python_of_the_page_on_spark_runs(place: Path, spark: Any) -> None:
         names["store"](frame, 0)
     with DirectoryStore.open("data", "r") as store:
         assert len(list(store["totals"].scan())) == 21
+    deltalake = pytest.importorskip("deltalake")
+    exec(delta, names)
+    ended(spark)
+    for number in (0, 7, 7):  # repeated micro-batches are skipped
+        names["append"](spark.createDataFrame([("{}", datetime.now(UTC))], "value string, timestamp timestamp"), number)
+    assert deltalake.DeltaTable(f"{place}/lake/orders").to_pyarrow_table().num_rows == 21
 
 
 def test_the_two_lines_that_change_for_a_kafka_job_read_the_topic(place: Path, spark: Any) -> None:
-    [diff] = re.findall(r"^```diff\n(.*?)^```", (ROOT / "docs" / "spark.md").read_text(), re.DOTALL | re.MULTILINE)
+    diff, _ = re.findall(r"^```diff\n(.*?)^```", (ROOT / "docs" / "spark.md").read_text(), re.DOTALL | re.MULTILINE)
     kept = "".join(line[2:].strip() for line in diff.splitlines() if not line.startswith("-"))
     names: dict[str, Any] = {"spark": spark}
     exec(kept.replace("/data/store", str(place / "data")), names)
