@@ -634,6 +634,8 @@ def test_tasks_append_records_and_streams(store: Any) -> None:
             await partition.append_stream_async(chunks(fails=True))
         with pytest.raises(StreamTooLong):
             await partition.append_stream_async(chunks(), max_bytes=5)
+        with pytest.raises(OffsetMismatch):
+            await partition.append_async(b"x", expect_offset=5)
         return [*made, await partition.append_stream_async(chunks(), b"key")]
 
     offsets = asyncio.run(run())

@@ -87,9 +87,7 @@ class AsyncPartition:
         `expect_offset`, append at that offset, in a batch of its own, or raise `OffsetMismatch`."""
         with self._using():
             await self._lock()
-            if expect_offset is not None:
-                return await past_recall(self._log.append, value, key, headers, timestamp, expect_offset)
-            return await self._log.append_async(value, key, headers, timestamp)
+            return await self._log.append_async(value, key, headers, timestamp, expect_offset)
 
     async def append_many(self, records: Iterable[RecordInput], expect_offset: int | None = None) -> range:
         """Append records as one batch, all or none, and return their offsets. Records are as in `Log.append_many`."""

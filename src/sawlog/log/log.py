@@ -509,11 +509,17 @@ class Log(Partition, Closing):
         key: bytes | None = None,
         headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
+        expect_offset: int | None = None,
     ) -> int:
-        """Append one record without blocking the event loop. Concurrent tasks share a batch and its fdatasync.
+        """Append one record without blocking the event loop. Concurrent tasks share a batch and its fdatasync. With
+        `expect_offset`, append at that offset, in a batch of its own, or raise `OffsetMismatch`.
 
         An append that has begun is finished; a later cancellation is delivered after it returns. So if it raises
         `CancelledError`, nothing was stored."""
+        if expect_offset is not None:
+            from .async_appends import past_recall
+
+            return await past_recall(self.append, value, key, headers, timestamp, expect_offset)
         appends = self._access.async_appenders.for_running_loop(self._access.appender or self._writable())
         return await appends.append(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sawlog import Log, LogConfig
-from sawlog.errors import InvalidRecordType, LogClosed, RecordTooLarge
+from sawlog.errors import InvalidRecordType, LogClosed, OffsetMismatch, RecordTooLarge
 from sawlog.storage import MemoryDirectory
 
 from ..places import Place, values
@@ -32,6 +32,23 @@ def test_all_fields_are_stored(place: Place) -> None:
     assert asyncio.run(log.append_async(b"v", b"k", [("h", b"x")], 7)) == 0
     record = log.read(0)
     assert (record.value, record.key, record.headers, record.timestamp) == (b"v", b"k", (("h", b"x"),), 7)
+
+
+def test_append_that_expects_another_offset_stores_nothing(place: Place) -> None:
+    log = place.open()
+
+    async def main() -> list[Any]:
+        assert await log.append_async(b"0", expect_offset=0) == 0
+        found = await asyncio.gather(
+            *(log.append_async(b"%d" % i, expect_offset=1) for i in range(20)), return_exceptions=True
+        )
+        assert await log.append_async(b"2", b"k", [("h", b"x")], 7, expect_offset=2) == 2
+        return found
+
+    found = asyncio.run(main())
+    assert [each for each in found if not isinstance(each, OffsetMismatch)] == [1]
+    assert values(log) == [b"0", b"%d" % found.index(1), b"2"]
+    assert (log.read(2).key, log.read(2).headers, log.read(2).timestamp) == (b"k", (("h", b"x"),), 7)
 
 
 def test_tasks_share_batches(place: Place) -> None:

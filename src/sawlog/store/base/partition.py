@@ -403,11 +403,12 @@ class Partition(ABC):
         key: bytes | None = None,
         headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
+        expect_offset: int | None = None,
     ) -> int:
         """Append one record without blocking the event loop, and return its offset."""
         from ...log.async_appends import past_recall
 
-        return await past_recall(self.append, value, key, headers, timestamp)
+        return await past_recall(self.append, value, key, headers, timestamp, expect_offset)
 
     async def append_stream_async(
         self,
