@@ -28,7 +28,7 @@ def raw(log: Log) -> bytes:
 
 
 def appended_batch_by_batch(log: Log) -> Log:
-    """A copy, made as docs/how-a-segmented-log-works.md shows."""
+    """A copy, made as docs/features.md shows."""
     copy = Log.in_memory(LogConfig(durability="os"))
     with log.reader() as reader:
         while header := reader.read(12):
