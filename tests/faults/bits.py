@@ -34,6 +34,7 @@ from functools import cache
 from typing import TypeVar
 from unittest.mock import patch
 
+from sawlog import background
 from sawlog.errors import SawlogError
 from sawlog.storage import Directory, MemoryDirectory
 
@@ -142,9 +143,11 @@ def files_of(directory: Directory, prefix: str = "") -> dict[str, bytes]:
 
 @contextmanager
 def standing_still(now_ms: int = 1_700_000_000_000) -> Iterator[None]:
-    """The clock stands, and ids are counted: so a fixture is made of the same bytes every time."""
+    """The clock stands, ids are counted, and nothing runs in the background: so a fixture is made of the same bytes every
+    time."""
     ids = (uuid.UUID(int=number, version=4) for number in itertools.count(1))
     with ExitStack() as patched:
+        patched.enter_context(background.suspended())
         patched.enter_context(patch("time.time_ns", lambda: now_ms * 1_000_000))
         patched.enter_context(patch("time.time", lambda: now_ms / 1000))
         patched.enter_context(patch("uuid.uuid4", lambda: next(ids)))
