@@ -143,8 +143,7 @@ def files_of(directory: Directory, prefix: str = "") -> dict[str, bytes]:
 
 @contextmanager
 def standing_still(now_ms: int = 1_700_000_000_000) -> Iterator[None]:
-    """The clock stands, ids are counted, and nothing runs in the background: so a fixture is made of the same bytes every
-    time."""
+    """The clock stands, ids are counted, nothing runs in the background: a fixture has the same bytes every time."""
     ids = (uuid.UUID(int=number, version=4) for number in itertools.count(1))
     with ExitStack() as patched:
         patched.enter_context(background.suspended())
