@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sawlog.cli.help import guide
 from sawlog.cli.program import command
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
@@ -39,10 +40,13 @@ def reference() -> str:
 
 def _sections(found: Any, path: str, parent: Any) -> Iterator[tuple[str, str]]:
     """Yield (command line, help) for a command and all its subcommands."""
-    context = found.context_class(found, info_name=path.rpartition(" ")[2], parent=parent, max_content_width=WIDTH)
+    settings = {**found.context_settings, "max_content_width": WIDTH}
+    context = found.context_class(found, info_name=path.rpartition(" ")[2], parent=parent, **settings)
     context.terminal_width = WIDTH
     text = "\n".join(line.rstrip() for line in found.get_help(context).splitlines())
-    yield path, f"{text}\n"
+    if path == "sawlog help":
+        text += f"\n\n{guide()}"
+    yield path, f"{text.rstrip()}\n"
     if hasattr(found, "list_commands"):
         for name in found.list_commands(context):
             yield from _sections(found.get_command(context, name), f"{path} {name}", context)

@@ -25,7 +25,8 @@ from typing import Any
 import pytest
 
 import sawlog as package
-from sawlog.cli.program import EXAMPLES, command
+from sawlog.cli.help import EXAMPLES
+from sawlog.cli.program import command
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Broker
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from sawlog.cli.program import EXAMPLES, EXIT_CODES, command
+from sawlog.cli.help import EXAMPLES, EXIT_CODES
+from sawlog.cli.program import COMMANDS, command
 
 from ..looping import for_each
 from .conftest import Cli
@@ -123,7 +124,27 @@ def test_the_help_has_examples() -> None:
     assert len(examples()) > 40
 
 
-def test_exit_codes_are_in_the_help(sawlog: Cli) -> None:
+def test_help_of_the_program_fits_on_one_screen_and_names_every_command(
+    sawlog: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     text = sawlog("--help").ok().out
+    assert len(text.splitlines()) <= 24
+    assert max(map(len, text.splitlines())) <= 80
+    assert set(COMMANDS) <= set(re.findall(r"[a-z]+", text))
+    assert sawlog().out == sawlog("-h").ok().out == text
+
+
+def test_help_without_a_command_lists_commands_exit_codes_and_examples(sawlog: Cli) -> None:
+    text = sawlog("help").ok().out
+    assert all(f"  {name:<11}  {summary}\n" in text for name, (summary, _, _) in COMMANDS.items())
     assert all(f"{code:<4} {meaning}" in text for code, meaning in EXIT_CODES.items())
-    assert sawlog().out == text
+    assert all(line in text for line in EXAMPLES.splitlines())
+    assert [row["command"] for row in sawlog("help", "--output", "json").ok().json] == list(COMMANDS)
+
+
+def test_help_of_a_command_is_what_its_option_prints(sawlog: Cli) -> None:
+    assert sawlog("help", "topic", "create").ok().out == sawlog("topic", "create", "--help").ok().out
+    assert sawlog("help", "groups").ok().out == sawlog("groups", "--help").ok().out
+    assert "no command 'topic make'" in sawlog("help", "topic", "make").failed(2)
+    assert "no command 'read on'" in sawlog("help", "read", "on").failed(2)

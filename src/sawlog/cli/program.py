@@ -3,8 +3,8 @@
 A command is imported when it is used: `sawlog serve` does not import what `sawlog pipeline` needs, and typer builds the
 options of one command instead of all of them.
 
-The help ends with examples. It does not depend on the installed version of typer, because docs/cli.md is generated from
-it and a test compares the two.
+`sawlog --help` fits on one screen; `sawlog help` (help.py) prints the rest. The help does not depend on the installed
+version of typer, because docs/cli.md is generated from it and a test compares the two.
 """
 
 from __future__ import annotations
@@ -44,6 +44,15 @@ COMMANDS = {
     "store": ("Test whether object storage is safe for a store.", "objects", "stores"),
     "doctor": ("Check whether this machine and disk suit a store.", "doctor", "doctor"),
     "bench": ("Benchmark this machine and disk.", "doctor", "bench"),
+    "help": ("List all commands, the exit codes and examples of all tasks.", "help", "show_help"),
+}
+#: Commands that `sawlog --help` shows with their summaries, in the order in which people need them, and the others.
+_FIRST = ("demo", "topic", "produce", "read", "sql", "stats", "groups", "serve")
+_MORE = {
+    "broker's users": ("user", "acl"),
+    "other systems": ("import", "export", "pipeline"),
+    "object storage": ("replicate", "restore", "promote", "store"),
+    "maintenance": ("doctor", "verify", "repair", "inspect", "maintenance", "redrive", "bench"),
 }
 
 #: Names that other programs have for a command, and the command here.
@@ -85,59 +94,6 @@ _TYPER_OPTIONS = {
     "install_completion": "Install completion for this shell: commands, options, topics and groups.",
     "show_completion": "Print the completion script instead of installing it.",
 }
-
-#: The end of `sawlog --help`, to copy and adapt. A test runs it from top to bottom.
-EXAMPLES = """\
-# Once: name the store, and install completion for your shell
-export SAWLOG_DATA=data
-sawlog --install-completion
-
-# Topics
-sawlog topic create orders --partitions 4 --set retention.ms=7d --set compression.type=zstd
-sawlog topic describe orders
-sawlog topic alter orders --set retention.bytes=10GiB
-sawlog topic trim orders --to @-7d --dry-run
-
-# Writing (create the topic first)
-for topic in greetings prices logs photos copy; do sawlog topic create $topic --if-not-exists; done
-echo hello | sawlog produce greetings
-sawlog produce orders orders.ndjson --key customer.id --timestamp placed_at
-sawlog produce prices prices.csv --key symbol --value price
-tail -F app.log | sawlog produce logs --header host=web1
-sawlog produce photos cat.jpg --input file --key cat
-
-# Reading
-sawlog read orders -o -100                          # the last 100 records of each partition
-sawlog read orders -o @-1h: --output ndjson | jq .  # the last hour
-sawlog read orders -o @2026-11-01:2026-11-02        # one day
-sawlog read orders -o end --follow                  # new records only, until Ctrl-C
-sawlog read orders -f '%d %p/%o %k: %v\\n' -n 10     # your own format
-sawlog read orders --grep '(?i)error' -o -10000     # search
-sawlog read orders --out orders.parquet             # for pandas, DuckDB, Spark
-sawlog read orders --output ndjson | sawlog produce copy --input records
-
-# SQL over topics and files
-sawlog sql "select count(*), max(timestamp) from orders"
-sawlog sql --schema orders='status STRING' "select value.status, count(*) from orders group by all"
-sawlog sql                                          # a prompt with history and completion
-
-# Consumer groups
-sawlog groups list
-sawlog groups describe billing
-sawlog groups seek billing --to @-1h --dry-run
-
-# Import from other systems, export to them
-sawlog import /var/lib/kafka --dry-run              # show what would be imported
-sawlog import /var/lib/kafka orders                 # keeps offsets; run it again to continue
-sawlog export orders out --format kafka
-
-# Maintenance
-sawlog stats orders --plot orders.svg
-sawlog verify
-sawlog inspect data/topics/orders/partition-0/00000000000000000000.log
-sawlog repair --plan
-sawlog doctor
-"""
 
 
 class Command(TyperCommand):
@@ -277,12 +233,35 @@ def _load(name: str, summary: str, module: str, attribute: str) -> Any:
     return typer.main.get_group(holder).commands[name]
 
 
+_SCREEN = """\
+Usage: sawlog COMMAND [OPTIONS] [ARGS]...
+
+  A segmented commit log without a server. Name the directory of its store with
+  -d DIR or SAWLOG_DATA, or a broker with -b HOST:PORT or SAWLOG_BROKER.
+
+Commands:
+{first}
+
+More commands:
+{more}
+
+`sawlog COMMAND --help` has examples. `sawlog help` prints all commands, the
+exit codes and more examples. Options: --version, --install-completion, --help
+"""
+
+
 class _Program(CommandGroup):
     """The top-level command group, which imports a command when it is used."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _Commands()  # type: ignore[assignment] # a read-only mapping: no command is added later
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write one screen: at most 24 lines of 80 characters."""
+        first = "\n".join(f"  {name:<9} {COMMANDS[name][0]}" for name in _FIRST)
+        more = "\n".join(f"  {title:<15} {', '.join(names)}" for title, names in _MORE.items())
+        formatter.write(_SCREEN.format(first=first, more=more))
 
     def other_name(self, name: str) -> str | None:
         return _OTHER_NAMES.get(name)
@@ -291,31 +270,12 @@ class _Program(CommandGroup):
         yield from ((name, summary) for name, (summary, _, _) in COMMANDS.items())
 
 
-def _verbatim(title: str, text: str) -> str:
-    """Format a section of the help whose lines are not joined."""
-    indented = "\n".join(f"  {line}".rstrip() for line in text.splitlines())
-    return f"\b\n{title}:\n" + indented.replace("\n\n", "\n\n\b\n")
-
-
-#: The meaning of each exit code.
-EXIT_CODES = {
-    0: "success",
-    1: "failure; the line on stderr says why",
-    2: "usage error",
-    3: "the store, topic, group, log or file does not exist",
-    4: "corruption was found",
-    5: "locked by another process: another writer, or live members of a group",
-    130: "interrupted",
-}
-
-_CODES = "\n".join(f"{code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
 app = typer.Typer(
     name="sawlog",
     cls=_Program,
     rich_markup_mode=None,  # plain help is fast and the same everywhere, and brackets in examples are not markup
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=f"{_verbatim('Exit codes', _CODES)}\n\n{_verbatim('Examples', EXAMPLES)}",
 )
 
 
@@ -340,17 +300,7 @@ def sawlog(
         ),
     ] = False,
 ) -> None:
-    """A segmented commit log without a server: topics, records and consumer groups in a data directory.
-
-    A store holds topics. A topic is a log of records, split into partitions. A record has a value and, optionally, a
-    key, headers and a timestamp; its offset is its number in its partition: 0, 1, 2, and so on. A consumer group
-    stores the offsets up to which it has read.
-
-    Name the store with -d DIR or the environment variable SAWLOG_DATA. The commands topic, produce, read, groups,
-    user, acl and stats also work through a broker (`sawlog serve`): name it with -b HOST:PORT or SAWLOG_BROKER.
-    Commands that only read take no lock and can run next to a writer. Data goes to stdout, everything else to stderr.
-    In scripts, use --output json, ndjson or csv.
-    """
+    """A segmented commit log without a server."""
 
 
 @cache
