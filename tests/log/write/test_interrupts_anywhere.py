@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sawlog import Log, LogConfig, Producer
+from sawlog.log import streams
 from sawlog.storage import MemoryDirectory
 
 from ...faults.disk import FaultyStorage
@@ -164,3 +165,34 @@ def test_what_an_interrupt_took_back_is_not_there_after_a_power_cut_either(mode:
         with Log.open(disk.crash(mode, seed=number).plain) as again:
             assert len(again) == (2 if there else 1), (number, told)
             assert again.recovery, str(again.recovery)
+
+
+@pytest.mark.sampled(1)  # of the configurations
+@some_or_all(SOME)
+def test_a_stream_that_was_interrupted_on_its_way_to_the_next_segment_is_there_once_or_not_at_all(
+    config: LogConfig, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_BLOCK_BYTES", 100)
+    config = config.with_(segment_bytes=1200, segment_overflow_bytes=0)
+    stored = 0
+    for (when,) in some_of(((number,) for number in range(1, 1500, 2)), most):
+        directory = MemoryDirectory()
+        log = Log.open(directory, config)
+        log.append(b"before" * 100)
+        told = True
+        try:
+            with Interrupter(when).on():
+                log.append_stream([b"x" * 100] * 9)
+        except Stop:
+            told = False
+        log.append(b"after")
+        expected = [b"before" * 100, b"x" * 900, b"after"]
+        found = [record.value for record in log.scan()]
+        assert found in (expected, [expected[0], expected[2]]), when
+        assert not told or len(found) == 3, when
+        stored += len(found) == 3
+        assert log.verify(), when
+        log.close()
+        with Log.open(directory, config) as again:
+            assert [record.value for record in again.scan()] == found, when
+    assert stored > 0 or most is not None  # a sample may hit no moment after the stream was placed
