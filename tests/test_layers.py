@@ -1,7 +1,7 @@
-"""Who may touch the operating system, and who may know asyncio.
+"""Packages that may use the operating system, and packages that may use asyncio.
 
-That imports between our packages point one way is import-linter's business (`make layers`). This is the
-other half of the promise: which modules of the standard library a package may use.
+import-linter checks the direction of imports between our packages (`make layers`). These tests check the other half:
+the modules of the standard library that each package may use.
 
     os, mmap, fcntl, open()   storage alone, and one unit of the kernel on its behalf: batch/kernel/fields.py writes to
                               a descriptor of the storage (ADR 19); what stands outside the engine may as well: cli,

@@ -1,12 +1,12 @@
 """`python -m tests.broker.soak --minutes 30`, from the top of the repository: one broker process, for a long time.
 
-Producers, transactions and groups work, and are judged, as in a history (`history/`), and clients are killed all the
-time; the broker is not. Beside them two topics are written to that retention and compaction keep small. Every few
-seconds the broker's memory and descriptors are looked at.
+Producers, transactions and groups run and are checked as in a history (`history/`). Clients are killed all the time,
+the broker is not. Two more topics are kept small by retention and compaction. Every few seconds the memory and the
+descriptors of the broker are measured.
 
-In the end there must be no violation in the history, the compacted topic must have the last value of each key,
-retention must have removed something, and memory and descriptors must not have grown from the second quarter to the
-last one. The first quarter is for what is filled once: caches, threads, arenas.
+At the end there must be no violation in the history, the compacted topic must have the last value of each key,
+retention must have removed records, and memory and descriptors must not have grown from the second quarter to the last
+one. Caches, threads and arenas grow in the first quarter.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ MEMORY_BYTES, DESCRIPTORS = 16 << 20, 12
 
 @dataclass(slots=True)
 class Gauge:
-    """Looks at a process from time to time."""
+    """Samples of the memory and descriptors of a process."""
 
     pid: int
     memory: list[int] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
 
     def look(self) -> None:
-        """Once."""
+        """Take a sample."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
         assert found is not None
@@ -83,7 +83,7 @@ class Gauge:
 
 
 class Churn:
-    """Writes to topics that maintenance keeps small, and remembers what must be there."""
+    """Writes to topics that maintenance keeps small, and records their expected content."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -96,13 +96,13 @@ class Churn:
         self.latest: dict[str, int] = {}
 
     def start(self) -> None:
-        """Create the topics, and write."""
+        """Create the topics and start writing."""
         small = {"segment.bytes": str(SEGMENT_BYTES)}
         topics = [
             NewTopic(EXPIRING, 1, 1, config={**small, "retention.bytes": str(RETENTION_BYTES)}),
             NewTopic(LATEST, 1, 1, config={**small, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
         ]
-        admin = AdminClient(common(self._address))  # kept: its futures fail when it is gone
+        admin = AdminClient(common(self._address))  # keep a reference: its futures fail when it is collected
         for future in admin.create_topics(topics).values():
             future.result(PATIENCE_S)
         self._thread.start()
@@ -171,7 +171,7 @@ class Soaked:
 
 
 def soak(directory: Path, minutes: float, seed: int) -> Soaked:
-    """One run."""
+    """Run once."""
     broker = _Watched(directory / "data", "--set", "maintenance_interval_s=3")
 
     def strike(rng: random.Random, serving: Serving, actors: list[Actor], outcome: Outcome) -> None:
@@ -192,7 +192,7 @@ def soak(directory: Path, minutes: float, seed: int) -> Soaked:
 
 
 class _Watched(Serving):
-    """A broker with writers beside the history's, which is looked at."""
+    """A measured broker with writers in addition to those of the history."""
 
     gauge: Gauge | None = None
     churn: Churn | None = None
@@ -204,7 +204,7 @@ class _Watched(Serving):
         self.churn.start()
 
     def look(self) -> None:
-        """Look at it, not too often; the writers end after the last look."""
+        """Take a sample unless the last one is recent; stop the writers after the last sample."""
         assert self.gauge is not None
         if time.monotonic() - self._looked_s >= LOOK_EVERY_S:
             self._looked_s = time.monotonic()
@@ -217,7 +217,7 @@ class _Watched(Serving):
 
 
 def main() -> int:
-    """One run, and its verdict."""
+    """Run and print the verdict."""
     parser = argparse.ArgumentParser(prog="python -m tests.broker.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0, help="how long (default: 30)")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000, help="whom to kill, and when")

@@ -202,7 +202,7 @@ def test_every_setting_is_documented_to_who_asks_for_that(peer: Peer, kind: int)
 
 
 def test_a_cleanup_policy_keeps_its_order_and_may_be_empty(broker: Broker, peer: Peer) -> None:
-    """As in Kafka since 4.2. The last element may be removed."""
+    """Like Kafka since 4.2. The last element may be removed."""
 
     def change(operation: int, value: str) -> int:
         config = {"name": "cleanup.policy", "config_operation": operation, "value": value}

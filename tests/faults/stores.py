@@ -48,29 +48,29 @@ SMALL = {"segment_bytes": 1200}
 
 @dataclass(frozen=True)
 class State:
-    """Everything that is promised about a store."""
+    """The promised content of a store."""
 
     topics: Topics = field(default_factory=dict)
     groups: Groups = field(default_factory=dict)
 
     def with_topic(self, name: str, *partitions: Sequence[bytes | None], **settings: Any) -> State:
-        """With that topic as it says."""
+        """Return a copy with this state of a topic."""
         made = tuple(tuple(each) for each in partitions)
         return replace(self, topics={**self.topics, name: (settings, made)})
 
     def without(self, name: str) -> State:
-        """Without that topic."""
+        """Return a copy without a topic."""
         return replace(self, topics={other: each for other, each in self.topics.items() if other != name})
 
     def appended(self, name: str, number: int, *values: bytes | None) -> State:
-        """With these records at the end of a partition."""
+        """Return a copy with these records at the end of a partition."""
         settings, partitions = self.topics[name]
         made = list(partitions)
         made[number] = (*made[number], *values)
         return replace(self, topics={**self.topics, name: (settings, tuple(made))})
 
     def committed(self, group: str, offsets: dict[tuple[str, int], int] | None) -> State:
-        """With these offsets of a group; with None, without the group."""
+        """Return a copy with these offsets of a group; with None, without the group."""
         kept = {other: each for other, each in self.groups.items() if other != group}
         if offsets is None:
             return replace(self, groups=kept)
@@ -122,7 +122,7 @@ class StorePromise:
         return replace(self)
 
     def check(self, found: State) -> None:
-        """Before or after; for a loose one, partition by partition."""
+        """Check for the state before or after the operation; if it is loose, partition by partition."""
         if found in (self.now, self.then):
             return
         assert self.then is not None, f"found {_shown(found)}, not {_shown(self.now)}"
@@ -160,7 +160,7 @@ class StoreWorkload(Workload):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.promise = StorePromise()
-        #: The sizes of the engine that are other than usual.
+        #: Changed sizes of the engine.
         self.sizes = chosen(seed)
         #: The disk, if it is a simulated one.
         self.disk: FaultyStorage | None = None
@@ -198,8 +198,8 @@ class StoreWorkload(Workload):
             assert state_of(store) == promise.now, f"{name}: {_shown(state_of(store))} is not {_shown(promise.now)}"
 
     def _interrupt(self, name: str, store: DirectoryStore, disk: FaultyStorage) -> DirectoryStore:
-        """Begin an operation, and be interrupted somewhere in it; it was done wholly or not at all, when the store is
-        opened again. The store to continue with."""
+        """Interrupt an operation somewhere. After the store is reopened, it has taken effect completely or not at all.
+        Return the store to continue with."""
         promise = self.promise
         for then, act, how in DISTURBED[name](self, promise.now):
             promise.begin(then, act, **how)
@@ -212,7 +212,7 @@ class StoreWorkload(Workload):
                     store.close()
                 store = _opened(disk)
             promise.now, promise.then, promise.act = self._check_all(store, promise), None, None
-            break  # what comes after it counts on it
+            break  # later operations depend on it
         return store
 
     # --- after a crash
@@ -256,7 +256,7 @@ class StoreWorkload(Workload):
                 assert log.verify(), str(log.verify())
         if "groups" in store._directory.children():
             with store.groups._offsets.turn():
-                pass  # an offset that is seen before somebody's turn may go back in a power cut: it costs a repetition
+                pass  # an offset that is seen before a turn may go back in a power cut, which costs a repetition
         found = state_of(store)
         promise.check(found)
         topics = store._directory.child("topics")
@@ -304,13 +304,13 @@ def _small_groups() -> Iterator[None]:
         committed_offsets._CONFIG, committed_offsets._SEGMENTS = before
 
 
-# --- the operations: each gives (the state after it, how to do it, how it is promised), one after the other
+# --- the operations: each returns (the state after it, the function that does it, its promise)
 
 Steps = Iterator[tuple[State, Act, dict[str, bool]]]
 
 
 def _some(run: StoreWorkload, now: State) -> str | None:
-    """A topic, if there is one."""
+    """Return a random topic, if there is one."""
     return run.random.choice(sorted(now.topics)) if now.topics else None
 
 
@@ -359,7 +359,7 @@ def append(run: StoreWorkload, now: State) -> Steps:
 
 
 def append_many(run: StoreWorkload, now: State) -> Steps:
-    """Append to all partitions; each partition gets all records or none."""
+    """Append to all partitions; each gets all of its records or none."""
     if name := _some(run, now):
         then, given = now, []
         for number in range(len(now.topics[name][1])):
@@ -382,7 +382,7 @@ def append_arrow(run: StoreWorkload, now: State) -> Steps:
 
 
 def write(run: StoreWorkload, now: State) -> Steps:
-    """Through the buffered writer; the keys say where to."""
+    """Append with the buffered writer; the keys determine the partitions."""
     if name := _some(run, now):
         then, given = now, []
         for _ in range(4):
@@ -420,7 +420,7 @@ def transaction(run: StoreWorkload, now: State) -> Steps:
 
 
 def large_transaction(run: StoreWorkload, now: State) -> Steps:
-    """Too large for the intent itself: its batches lie in a file."""
+    """Commit a transaction that is too large for the intent: its batches are in a file."""
     if all("segment.bytes" not in settings for settings, _ in now.topics.values()):
         then, given = _transacted(run, now, INLINE_BYTES // 2)
         yield then, lambda store: _transact(store, given), {}
@@ -456,7 +456,8 @@ def publish(run: StoreWorkload, now: State) -> Steps:
 
 
 def publish_inline(run: StoreWorkload, now: State) -> Steps:
-    """A job so small that its batches came with the messages of its tasks: they are in the intent, or staged for it."""
+    """Publish a job so small that its tasks sent their batches in messages: they are in the intent, or staged for
+    it."""
     query = f"q{run.random.getrandbits(48)}"
     then, given = _transacted(run, now, 60)
     staged = run.random.random() < 0.5
@@ -496,7 +497,7 @@ def _staged(
 
 
 def publish_and_discard(run: StoreWorkload, now: State) -> Steps:
-    """A job that gives up: nothing of it is stored."""
+    """Abort a job: nothing of it is stored."""
     _, given = _transacted(run, now, 60)
     stage = stage_name(f"q{run.random.getrandbits(48)}", 0)
 
@@ -508,7 +509,7 @@ def publish_and_discard(run: StoreWorkload, now: State) -> Steps:
 
 
 def commit(run: StoreWorkload, now: State) -> Steps:
-    """Some commits of a group, each all or nothing."""
+    """Commit offsets of a group several times; each commit is atomic."""
     if name := _some(run, now):
         for _ in range(3):
             offsets = {(name, n): run.random.randrange(100) for n in range(len(now.topics[name][1]))}
@@ -527,7 +528,7 @@ def forget_group(run: StoreWorkload, now: State) -> Steps:
 
 
 def consume(run: StoreWorkload, now: State) -> Steps:
-    """A member of a group reads everything and commits."""
+    """Read everything as a member of a group and commit."""
     if name := _some(run, now):
         partitions = now.topics[name][1]
         offsets = {(name, number): len(values) for number, values in enumerate(partitions)}
@@ -546,7 +547,7 @@ def maintain(run: StoreWorkload, now: State) -> Steps:
 
 
 def aborted_stream(run: StoreWorkload, now: State) -> Steps:
-    """Nothing of it is stored."""
+    """Abort a stream: nothing of it is stored."""
     if name := _some(run, now):
         number, value = run.random.randrange(len(now.topics[name][1])), run.value(run.random.choice((90, 900)))
 
@@ -557,7 +558,7 @@ def aborted_stream(run: StoreWorkload, now: State) -> Steps:
         def act(store: DirectoryStore) -> None:
             try:
                 store[name].partition(number).append_stream(chunks())
-            except (StreamAborted, StreamTooLong):  # whichever is met first, where little is gathered at once
+            except (StreamAborted, StreamTooLong):  # whichever comes first, if little is collected at once
                 return
             raise AssertionError("a stream that was aborted was stored")
 
@@ -565,7 +566,7 @@ def aborted_stream(run: StoreWorkload, now: State) -> Steps:
 
 
 def aborted_transaction(run: StoreWorkload, now: State) -> Steps:
-    """Somebody thinks better of it, after some of it may have been staged."""
+    """Abort a transaction after a part of it may have been staged."""
     _, given = _transacted(run, now, run.random.choice((40, 400)))
 
     def act(store: DirectoryStore) -> None:
@@ -578,7 +579,7 @@ def aborted_transaction(run: StoreWorkload, now: State) -> Steps:
 
 
 def advance(run: StoreWorkload, now: State) -> Steps:
-    """A partition continues at a later offset. A group that has read all of it has a gap to pass."""
+    """Continue a partition at a later offset. A group that has read all of it has to pass the gap."""
     if name := _some(run, now):
         number, gap = run.random.randrange(len(now.topics[name][1])), run.random.choice((1, 6))
 
@@ -590,7 +591,7 @@ def advance(run: StoreWorkload, now: State) -> Steps:
 
 
 def append_kept(run: StoreWorkload, now: State) -> Steps:
-    """Batches with their offsets, and gaps between them."""
+    """Append batches with given offsets and gaps between them."""
     if name := _some(run, now):
         place, values = run.random.randrange(len(now.topics[name][1])), [run.value(80), run.value(80)]
 
@@ -678,7 +679,7 @@ OPERATIONS: dict[str, Callable[[StoreWorkload, State], Steps]] = {
         aborted_transaction,
     )
 }
-#: By name; these are interrupted, each somewhere else.
+#: By name; operations that are interrupted, each at another place.
 DISTURBED: dict[str, Callable[[StoreWorkload, State], Steps]] = {
     f"interrupted_{each.__name__}": each for each in (append, transaction, large_transaction, publish, commit, create)
 }

@@ -1,4 +1,4 @@
-"""Three records ("hello", "", "log") in every layout, written by hand from the documents.
+"""Three records ("hello", "", "log") in every layout, written by hand from the documentation of the formats.
 
 Checksums are CRC-32 as `zlib.crc32` gives it for the bytes that stand beside them.
 """

@@ -41,7 +41,7 @@ def content(log: Log) -> list[tuple[int, bytes | None]]:
     "buffer",
     [
         BUFFER_BYTES,
-        # The same guarantee with many small gaps, and with nothing written at all: 0.3 s of CPU each.
+        # Many small gaps, and no writes at all: the same guarantee, 0.3 s of CPU each.
         pytest.param(256, marks=pytest.mark.slow),
         pytest.param(1 << 20, marks=pytest.mark.slow),
     ],

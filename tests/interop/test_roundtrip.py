@@ -84,7 +84,7 @@ def test_the_same_ranges_can_be_read_as_in_a_log(tmp_path: Path, format: str) ->
     with ours(0, [b"%d" % i for i in range(10)], {}) as log:
         interop.export_log(log, out, format=format, segment_bytes=100)
         for start, end in ((20, None), (20, 30), (20, 5), (11, 12), (10, 30), (10, 5), (5, 3), (3, 5), (-1, 5)):
-            with interop.open(out, format=format) as found:  # anew: what was read before must not matter
+            with interop.open(out, format=format) as found:  # a new log: earlier reads must not matter
                 assert _outcome(found, start, end) == _outcome(log, start, end), (start, end)
 
 

@@ -26,7 +26,7 @@ def test_public_names_exist() -> None:
 
 
 def test_public_names_are_sorted_and_complete() -> None:
-    """Whatever is imported into the package on purpose is listed, and nothing is listed twice."""
+    """Every name that the package imports is listed, once."""
     assert len(set(sawlog.__all__)) == len(sawlog.__all__)
     assert all(hasattr(sawlog, name) for name in sawlog.__all__)  # names are imported when they are first used
     imported = {
@@ -39,7 +39,7 @@ def test_public_names_are_documented() -> None:
     for name in PUBLIC:
         documented = inspect.getdoc(getattr(sawlog, name))
         assert documented, name
-        assert not documented.startswith(f"{name}("), name  # what a dataclass writes by itself
+        assert not documented.startswith(f"{name}("), name  # the generated docstring of a dataclass
 
 
 def members() -> list[tuple[str, str]]:

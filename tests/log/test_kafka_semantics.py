@@ -1,10 +1,10 @@
-"""What a Kafka user expects of a partition, and what Kafka's own tools expect of its files.
+"""Kafka's semantics of a partition, and the expectations of Kafka's own tools on its files.
 
 | Kafka | here |
 |---|---|
 | log start offset (earliest, -2) | `lowest_offset` |
 | log end offset (latest, -1) | `next_offset` |
-| ListOffsets by timestamp | `offset_at`; the end instead of -1 where nothing is so late |
+| ListOffsets by timestamp | `offset_at`; the end instead of -1 if no record is that late |
 | Fetch at the end | empty, not an error |
 | Fetch outside | `OffsetOutOfRange` (OFFSET_OUT_OF_RANGE) with the range |
 | DeleteRecords | `trim` |

@@ -1,4 +1,4 @@
-"""laminarmq's own test list, on our log: what that crate promises for its segmented log, we promise too.
+"""laminarmq's own tests, on our log: every guarantee of that crate for its segmented log holds here too.
 
 Its fixture: 20 fixed records of 129 bytes, an initial offset of 42, segments that hold exactly 20 records, 10 segments.
 Its storage suite is `sawlog.testing.StorageSuite`; store, index and segment are not separate things to a user here,
@@ -156,7 +156,7 @@ def test_stored_log_below_the_initial_offset_is_refused(place: Place) -> None:
 
 
 def test_expired_segments_go_and_offsets_do_not(place: Place) -> None:
-    """segmented_log_remove_expired_segments, with timestamps in place of waiting."""
+    """segmented_log_remove_expired_segments, with timestamps instead of waiting."""
     log = place.open(CONFIG)
     old, young = now_ms() - 10_000, now_ms() + 60_000
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""A log that is opened with mode "a": a reader until its first write, which takes the lock; and what goes with it."""
+"""Logs that are opened with mode "a": readers until their first write, which takes the lock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lazily(place: Place, on_lock: Callable[[Log], None] | None = None, config: L
 
 
 def made(place: Place, count: int = 3) -> None:
-    """A log that was closed cleanly."""
+    """Return the directory of a log that was closed cleanly."""
     log = place.open()
     fill(log, count)
     log.close()
@@ -521,7 +521,7 @@ def test_a_crash_while_creating_leaves_an_empty_log_or_none(memory_place: Memory
 
 
 def lock_of(place: Place) -> Lock:
-    """The writer's lock, held elsewhere."""
+    """Hold the writer's lock in another process."""
     directory = place.path if isinstance(place, MemoryPlace) else FileDirectory(place.directory())
     return directory.lock("LOCK")
 
@@ -605,7 +605,7 @@ def test_the_lock_of_one_process_is_seen_by_another(file_place: FilePlace) -> No
 
 @pytest.mark.parametrize("work", ["compact", "_merge_segments", "_recompress", "_scrub", "maintain"])
 def test_maintenance_is_refused_while_the_log_is_held(place: Place, work: str) -> None:
-    """It would wait for concurrent maintenance, which waits for the holder."""
+    """Otherwise it would wait for concurrent maintenance, which waits for the holder."""
     log = place.open(LogConfig())
     log.append(b"one")
     with log._hold(), pytest.raises(InvalidConfig, match="hold"):

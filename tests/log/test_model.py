@@ -1,9 +1,9 @@
 """The log against a plain dictionary: any operations in any order, on files and in memory.
 
-Hypothesis picks the operations; after each of them the log's edges are compared with the model's, and now and then all
-that can be read. Reopening happens in order, and as after a kill: the directory is copied while the log is open, may
-lose its caches, may get a torn tail. On failure the shortest sequence of operations is printed as a program.
-"""
+Hypothesis chooses the operations. After each of them the ends of the log are compared with the model, and sometimes
+everything that can be read. The log is reopened after a clean close and as after a kill: the directory is copied while
+the log is open, may lose its caches, and may get a torn tail. On failure the shortest sequence of operations is printed
+as a program."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SHARES = st.one_of(st.just(0.0), st.just(1.0), st.floats(0, 1))
 
 
 class LogMachine(RuleBasedStateMachine):
-    """A log and what should be in it."""
+    """A log and its expected content."""
 
     place: Place
 
@@ -267,9 +267,9 @@ class LogMachine(RuleBasedStateMachine):
     )
     def reopen_after_a_kill(self, config: LogConfig, lost: set[str], tail: bytes) -> None:
         if self.lowest != self.log.segments[0].base_offset:
-            lost = lost - {"checkpoint"}  # it knows where the log starts
+            lost = lost - {"checkpoint"}  # the checkpoint knows the start of the log
         if "producers" in lost and self.sent and self.sent[2].start < self.log.segments[0].base_offset:
-            # neither its batches nor the note of them are left: to the log it is a stranger
+            # neither its batches nor the producers file are left: the log does not know the producer
             self.producer_id, self.sequence, self.sent = self.producer_id + 1, 0, None
         left_behind = self.place.copy()
         self.place.close()

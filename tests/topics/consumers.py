@@ -13,7 +13,7 @@ PATIENCE_S = 60.0
 
 
 def fill(store: DirectoryStore, count: int, partition: int = 0, topic: str = "orders") -> list[bytes]:
-    """Append that many records to a partition; their values, all different."""
+    """Append that many records with different values to a partition and return the values."""
     log = store.topic(topic).partition(partition)
     first = log.next_offset
     values = [b"%d/%d" % (partition, first + number) for number in range(count)]
@@ -22,7 +22,7 @@ def fill(store: DirectoryStore, count: int, partition: int = 0, topic: str = "or
 
 
 def values(records: Any) -> list[bytes]:
-    """Their values."""
+    """Return the values of records."""
     return [record.value for record in records]
 
 
@@ -43,7 +43,7 @@ def committed(store: DirectoryStore, partition: int = 0) -> int | None:
 
 
 def names(store: DirectoryStore, group: str) -> list[str]:
-    """The files of its members."""
+    """Return the names of the files of its members."""
     directory = group_directory(store._directory, group, create=False)
     try:
         return directory.names()
@@ -52,7 +52,7 @@ def names(store: DirectoryStore, group: str) -> list[str]:
 
 
 def remove(store: DirectoryStore, group: str, name: str) -> None:
-    """Fence a member as another member does that considers it dead."""
+    """Fence a member, as another member that considers it dead would."""
     directory = group_directory(store._directory, group, create=False)
     try:
         directory.remove(name)

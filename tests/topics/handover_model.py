@@ -2,19 +2,19 @@
 
 A caller commits an intent with one part of two batches for each of two partitions. Each partition is held by a process
 of its own. Between any two steps any process may die, release its lock, append a record of its own, or the power may be
-cut. A dead process is followed by others that take the locks, are told by the caller, or open the store. `explore`
-walks through every state that can be reached and checks in each of them:
+cut. After a death, other processes take the locks, receive requests of the caller, or open the store. `explore` visits
+every reachable state and checks in each of them:
 
-- a batch of a part is in a log at most once, and the two of a part are next to each other;
-- a record that was acknowledged is there;
-- what is visible belongs to an intent that is durable, so nothing of it is rolled back;
-- if the caller was told that it is stored, it is: also after a power cut;
-- when nobody has anything left to do, the parts are in both logs or in neither, and `staging/` is empty.
+- a batch of a part is in a log at most once, and the two batches of a part are adjacent;
+- acknowledged records exist;
+- visible records belong to a durable intent, so none is rolled back;
+- if the caller got an acknowledgement, the transaction is stored, even after a power cut;
+- when no process has a step left, the parts are in both logs or in neither, and `staging/` is empty.
 
-The disk: a directory of names whose changes are durable after a sync, each alone or not at all before that; and logs
-that keep any beginning which contains what was synced.
+The disk: a directory of names whose changes are durable after a sync, and before that individually or not at all; and
+logs, of which any prefix survives that contains the synced part.
 
-`mistakes` are rules of the protocol that are left out, to see that the model notices.
+`mistakes` are rules of the protocol that are left out, to show that the model notices.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ INTENT = "intent"
 
 
 class Violation(AssertionError):
-    """A promise is broken."""
+    """Raised if a promise is broken."""
 
 
 class Partition(NamedTuple):
-    """A log, and who holds its lock."""
+    """A log and the owner of its lock."""
 
-    #: "" (nobody), "holder" (from the beginning), "caller", "other".
+    #: "" (none), "holder" (from the beginning), "caller", "other".
     owner: str = "holder"
     #: The owner's step in placing the part; "" if it is idle.
     step: str = ""
@@ -44,7 +44,7 @@ class Partition(NamedTuple):
     durable: int = 0
     #: The offset in the note that the owner has written or found.
     at: int = -1
-    #: True if the owner has been connected to the caller, and so learns of its end.
+    #: True if the owner was connected to the caller, and so notices its death.
     connected: bool = True
     #: Records of others that were acknowledged.
     others: int = 0
@@ -52,7 +52,7 @@ class Partition(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything."""
+    """The state of all processes and the disk."""
 
     parts: tuple[Partition, Partition] = (Partition(), Partition())
     names: frozenset[str] = frozenset()
@@ -71,18 +71,18 @@ class State(NamedTuple):
     records: int = 0
 
     def part(self, number: int, **changes: Any) -> State:
-        """With one partition changed."""
+        """Return a copy with one changed partition."""
         parts = list(self.parts)
         parts[number] = parts[number]._replace(**changes)
         return self._replace(parts=(parts[0], parts[1]))
 
     def rename(self, old: str, new: str) -> State:
-        """Create (no old name), remove (no new one) or rename."""
+        """Return a copy after a create (no old name), a removal (no new name) or a rename."""
         names = (self.names - {old}) | ({new} - {""})
         return self._replace(names=names, changes=(*self.changes, (old, new)))
 
     def synced(self) -> State:
-        """After a sync of the directory."""
+        """Return a copy after a sync of the directory."""
         return self._replace(durable=self.names, changes=())
 
 
@@ -98,7 +98,7 @@ class Rules:
 
 
 def _kind(state: State, kind: str, number: int) -> str:
-    """The name of the note ("at") or the mark ("applied") of a part; "" if there is none."""
+    """Return the name of the note ("at") or the mark ("applied") of a part; "" if there is none."""
     return next((name for name in state.names if name.startswith(f"{kind}.{number}.")), "")
 
 
@@ -106,7 +106,7 @@ def _kind(state: State, kind: str, number: int) -> str:
 
 
 def place(state: State, number: int, rules: Rules) -> State:  # noqa: PLR0911 - one case per step
-    """The next step of the process that holds a partition and places the part."""
+    """Yield the states after the next step of the process that holds a partition and places the part."""
     part = state.parts[number]
     log = part.log
     match part.step:
@@ -150,7 +150,7 @@ def place(state: State, number: int, rules: Rules) -> State:  # noqa: PLR0911 - 
 
 
 def call(state: State, rules: Rules) -> Iterator[State]:
-    """The next steps of the caller."""
+    """Yield the states after the next steps of the caller."""
     match state.caller:
         case "commit":
             yield state.rename("", INTENT)._replace(caller="sync")
@@ -171,7 +171,7 @@ def call(state: State, rules: Rules) -> Iterator[State]:
 
 
 def _tell(state: State) -> Iterator[State]:
-    """A message to the holder of a partition; or the caller takes a free lock."""
+    """Yield the states after a message to the holder of a partition, or after the caller takes a free lock."""
     for number, part in enumerate(state.parts):
         if _kind(state, "applied", number):
             continue
@@ -182,13 +182,14 @@ def _tell(state: State) -> Iterator[State]:
 
 
 def complete(state: State, rules: Rules) -> Iterator[State]:
-    """Somebody completes the intent of a dead caller: it has the lock of the owner's file, so there is only one."""
+    """Yield the states after a step that completes the intent of a dead caller. The process holds the lock of the
+    caller's file, so there is only one."""
     match state.completer:
         case "":
             if INTENT in state.names and all(_kind(state, "applied", number) for number in (0, 1)):
                 yield state.rename(INTENT, "")._replace(completer="sync")
             elif INTENT not in state.names and state.names:
-                # The remains are swept, but the removal of the intent may not be durable yet.
+                # The remains are removed, but the removal of the intent may not be durable yet.
                 yield state._replace(completer="clean" if rules.has("swept without a sync") else "sync")
         case "sync":
             yield state.synced()._replace(completer="clean")
@@ -198,7 +199,8 @@ def complete(state: State, rules: Rules) -> Iterator[State]:
 
 
 def find(state: State, rules: Rules) -> Iterator[State]:
-    """Somebody gets a free lock; a holder notices the end of the caller; a process opens the store."""
+    """Yield the states after a process gets a free lock, a holder notices the death of the caller, or a process opens
+    the store."""
     for number, part in enumerate(state.parts):
         if not part.owner:
             yield state.part(number, owner="other", step="mark?", connected=False, at=-1)
@@ -212,7 +214,7 @@ def find(state: State, rules: Rules) -> Iterator[State]:
 
 
 def disturb(state: State, rules: Rules) -> Iterator[State]:
-    """A death, a power cut, a released lock, or another writer's record."""
+    """Yield the states after a death, a power cut, a released lock, or a record of another writer."""
     if state.deaths:
         fewer = state._replace(deaths=state.deaths - 1)
         if state.caller not in ("dead", "done"):
@@ -263,7 +265,7 @@ def _cut(state: State) -> Iterator[State]:
 
 
 def work(state: State, rules: Rules) -> Iterator[State]:
-    """The next steps of all who have something to do."""
+    """Yield the states after the next step of every process."""
     for number, part in enumerate(state.parts):
         if part.step:
             yield place(state, number, rules)
@@ -306,7 +308,7 @@ def check_end(state: State) -> None:
 def explore(
     *, deaths: int = 0, cuts: int = 0, releases: int = 0, records: int = 0, mistakes: frozenset[str] = frozenset()
 ) -> int:
-    """Walk through all states and return how many there are; `Violation` if one breaks a promise."""
+    """Visit all states and return their number; `Violation` if one breaks a promise."""
     rules = Rules(mistakes)
     start = State(deaths=deaths, cuts=cuts, releases=releases, records=records)
     seen, waiting = {start}, [start]

@@ -1,4 +1,4 @@
-"""Processes that hold partitions and hand over, for tests: see tests/processes/handing.py."""
+"""Child processes that hold partitions or forward appends; see tests/processes/handing.py."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class Child:
         return self._nursery.heard(self.tag)
 
     def waits_for(self, *said: Any) -> Any:
-        """Wait until it says one of these."""
+        """Wait until the child prints one of these."""
         while (found := self.hears()) not in said:
             assert not str(found).startswith("failed"), found
         return found
 
     def signal(self, number: int) -> None:
-        """Send it a signal; one that stops it has done so when this returns."""
+        """Send a signal. After a stop signal, return when the child has stopped."""
         os.kill(self.pid, number)
         if number == signal.SIGSTOP:
             until(lambda: _state(self.pid) == "T", "the stop of a process")
 
     def kill(self) -> None:
-        """kill -9, and wait for its end."""
+        """Send SIGKILL and wait for the exit."""
         if not self.ended:
             self.signal(signal.SIGKILL)
             self.wait()
@@ -59,13 +59,13 @@ class Child:
         return self.wait()
 
     def wait(self) -> int:
-        """Wait for its end and return the exit code."""
+        """Wait for the exit and return the exit code."""
         self.ended = True
         return self._nursery.reap(self.pid)
 
 
 class Nursery:
-    """Starts them."""
+    """Starts and ends the child processes."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] = start("handing")
@@ -87,7 +87,7 @@ class Nursery:
         self._process.stdin.flush()
 
     def start(self, role: str, **arguments: Any) -> Child:
-        """A child that plays a role."""
+        """Start a child in a role."""
         self._count += 1
         tag = f"{role}{self._count}"
         self._lines[tag]
@@ -140,7 +140,7 @@ class Nursery:
 
 
 def _state(pid: int) -> str:
-    """Running, sleeping, stopped: as the system names it."""
+    """Return the state of a process as the system reports it."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -149,7 +149,7 @@ def _plain(value: Any) -> Any:
 
 
 def until(true: Any, what: str = "it") -> None:
-    """Wait until something is true."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < deadline, f"{what} did not happen"

@@ -1,12 +1,12 @@
-"""Histories of several writers of one partition that are killed, stopped and refused fsyncs.
+"""Several writers of one partition that are killed and stopped, and whose fsyncs fail.
 
-Two or three processes append numbered records (tests/processes/numbering.py) and say which are acknowledged. Meanwhile
+Two or three processes append numbered records (tests/processes/numbering.py) and print the acknowledged ones. Meanwhile
 processes are killed and replaced, or stopped for a while, or one of their fsyncs fails. Afterwards every acknowledged
-record is there exactly once, every other one at most once, and those of each process are in order. A reader that
-follows the partition has seen exactly the beginning of it, and every process makes progress again.
+record is stored exactly once, every other record at most once, and the records of each process are in order. A reader
+that follows the partition has seen a prefix of it, and every process makes progress again.
 
-The plan follows from the seed of the run (tests/faults/seeds.py), which pytest's header shows; how the processes
-interleave does not.
+The seed of the run (tests/faults/seeds.py), which pytest's header shows, determines the plan but not the interleaving
+of the processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..faults.seeds import seed_of_this_run
 from ..processes.launch import PATIENCE_S, ready, start
 
 TOPIC = "numbered"
-#: How often each act is chosen.
+#: Weights of the disturbances.
 ACTS = {"nothing": 2, "kill": 3, "stop": 3, "fail an fsync": 2, "end": 1}
 
 
@@ -49,7 +49,7 @@ class Writer:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if not line.endswith("\n"):
-                break  # it was killed as it said this
+                break  # it was killed while printing this line
             word, first, end, *_ = line.split()
             if word == "stored":
                 self.acknowledged += range(int(first), int(end))
@@ -57,24 +57,24 @@ class Writer:
                 self.said.append(line)
 
     def kill(self) -> None:
-        """End it between any two instructions."""
+        """Kill the process."""
         self.process.kill()
         self._reap()
 
     def end(self) -> None:
-        """Let it close its store."""
+        """Close the store and wait for the exit."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         errors = self._reap()
         assert self.process.returncode == 0, errors
 
     def dump(self) -> str:
-        """End it and return the stacks of its threads, which faulthandler prints."""
+        """End the process and return the stacks of its threads, which faulthandler prints."""
         self.process.send_signal(signal.SIGABRT)
         return self._reap()
 
     def _reap(self) -> str:
-        """Wait for its end and return what it has written to stderr."""
+        """Wait for the exit and return the output on stderr."""
         self._listening.join(PATIENCE_S)
         process = self.process
         assert process.stdin is not None
@@ -118,7 +118,7 @@ class History:
                         break
 
     def act(self) -> None:
-        """Do something to one of the processes."""
+        """Disturb one of the processes."""
         writer = self._chance.choice(self._running)
         what = self._chance.choices(list(ACTS), list(ACTS.values()))[0]
         pause_s = self._chance.choice([0.001, 0.01, 0.05, 0.2])
@@ -135,7 +135,7 @@ class History:
         time.sleep(self._chance.random() * 0.1)
 
     def calm_down(self) -> None:
-        """Every process acknowledges something again once nobody disturbs it."""
+        """Check that every undisturbed process makes progress again."""
         for writer in self._running:
             before, deadline = len(writer.acknowledged), time.monotonic() + PATIENCE_S
             while len(writer.acknowledged) == before:
@@ -156,7 +156,7 @@ class History:
         self._following.join()
 
     def abandon(self) -> None:
-        """Kill what is left after a failure."""
+        """Kill the remaining processes after a failure."""
         for writer in self._running:
             with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
                 writer.kill()
@@ -164,7 +164,7 @@ class History:
         self._following.join()
 
     def check(self) -> None:
-        """Compare what the partition has with what was acknowledged and read."""
+        """Compare the partition with the acknowledged records and those that were read."""
         with sawlog.open(self._path) as store:
             assert store[TOPIC].partition(0).verify()
             found = [record.value for record in store[TOPIC].partition(0).scan()]

@@ -29,7 +29,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "visible before it is durable": (("a", "a"), {}),
     "withdrawn process still named": (("aa", "a"), {"stops": 1}),
 }
-#: The same for transactions.
+#: Mistakes in the protocol of transactions.
 TRANSACTION_MISTAKES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "completed after one part": (("01", "0"), {"kills": 1}),
     "found intent not synced": (("01", "0"), {"kills": 1, "cuts": 1}),

@@ -4,8 +4,8 @@ Two or three processes append to one log. Each has a plan: "a" appends a record,
 the last record. Between any two steps a process may be killed, stopped or continued, and the kernel may fail to write
 pages back. `explore` visits every reachable state and checks in each of them, as if the power were cut there, that
 
-- no acknowledged record is lost, none is stored twice, and each is at the offset that its caller was given;
-- durable <= visible <= written, and what is claimed to be durable is on the disk;
+- no acknowledged record is lost, none is stored twice, and each is at the acknowledged offset;
+- durable <= visible <= written, and records below the durable offset are on the disk;
 - no visible record disappears, except by truncation;
 - an acknowledged record is visible, and no record is acknowledged after any process has reported a failed fsync;
 - a waiting process is overtaken at most once per other process, and as often again for each kill or stop;
@@ -13,9 +13,9 @@ pages back. `explore` visits every reachable state and checks in each of them, a
 
 The kernel: a record is dirty until an fsync covers it. A failed write-back marks it as clean although it is not on the
 disk, and counts an error. An fsync reports an error to each file description that is older than the error; a newer
-description hears of it only if no fsync has reported it yet (Linux 4.13 and later).
+description reports it only if no fsync has reported it yet (Linux 4.13 and later).
 
-`mistakes` are rules of the protocol that are left out, to see that the model notices.
+`mistakes` are rules of the protocol that are left out, to show that the model notices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TORN, _DIRTY, _SYNCED, _DROPPED = "tdsx"
 
 
 class Violation(AssertionError):
-    """A promise is broken."""
+    """Raised if a promise is broken."""
 
 
 class Record(NamedTuple):
@@ -76,7 +76,7 @@ class Process(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything."""
+    """The state of all processes, the log and the kernel."""
 
     processes: tuple[Process, ...]
     log: tuple[Record, ...] = ()
@@ -99,7 +99,7 @@ class State(NamedTuple):
     acknowledged: frozenset[tuple[int, int]] = frozenset()
     visible: tuple[int, ...] = ()
     truncated: frozenset[int] = frozenset()
-    #: A caller has got the error of a failed fsync, and no recovery has run since.
+    #: True if a caller got the error of a failed fsync and no recovery has run since.
     reported: bool = False
     late: bool = False
     hidden: bool = False
@@ -108,12 +108,12 @@ class State(NamedTuple):
     faults: int = 0
 
     def of(self, number: int, **changes: Any) -> State:
-        """With one process changed."""
+        """Return a copy with one changed process."""
         changed = self.processes[number]._replace(**changes)
         return self._replace(processes=(*self.processes[:number], changed, *self.processes[number + 1 :]))
 
     def durable_end(self, *, any_generation: bool = False) -> int:
-        """The largest durable end that is published."""
+        """Return the largest published durable end."""
         said = [
             end
             for generation, end in (process.durable for process in self.processes)
@@ -141,7 +141,7 @@ class Model:
     # --- one process
 
     def work(self, state: State, number: int) -> Iterator[State]:  # noqa: PLR0912 - one case per step
-        """The next steps of a process."""
+        """Yield the states after the next steps of a process."""
         me = state.processes[number]
         match me.step:
             case "out" if me.plan:
@@ -189,7 +189,7 @@ class Model:
     def _wait(self, state: State, number: int) -> Iterator[State]:
         me = state.processes[number]
         if not me.waiting:
-            yield state.of(number, waiting=True)  # another process has given up on this one
+            yield state.of(number, waiting=True)  # another process has marked this one as failed
         elif state.owner == _FREE:
             if self._may_take(state, number):
                 yield self._take(state, number)
@@ -268,7 +268,8 @@ class Model:
         return state.of(number, generation=state.header.generation, file=state.file, errors=errors)
 
     def _look_at_syncs(self, state: State, number: int) -> Iterator[State]:
-        """After opening the file: an fsync may have failed before, and this description would not be told."""
+        """Check the table after opening the file: an earlier fsync may have failed, which this description would not
+        report."""
         me = state.processes[number]
         others = [
             process.health
@@ -335,7 +336,7 @@ class Model:
             yield state._replace(log=log, cut=-1).of(number, plan=me.plan[1:], step="give")
 
     def _lowered(self, state: State) -> State:
-        """With the end where a recorded truncation will cut."""
+        """Return the header with the end lowered to a recorded truncation."""
         header, durable = state.header, min(self._durable(state), state.cut)
         lowered = Header(header.generation + 1, header.file, state.cut, durable)
         return state._replace(header=lowered, visible=state.visible[: state.cut])
@@ -356,7 +357,7 @@ class Model:
     # --- walking
 
     def steps(self, state: State) -> Iterator[State]:
-        """The next steps of all processes."""
+        """Yield the states after the next steps of all processes."""
         for number, process in enumerate(state.processes):
             if process.health != "alive":
                 continue
@@ -371,7 +372,7 @@ class Model:
                 yield after.of(number, offset=-1) if me.step == "out" and me.offset >= 0 else after
 
     def disturb(self, state: State) -> Iterator[State]:
-        """A process is killed, stopped or continued, or a page is not written."""
+        """Yield the states after a process is killed, stopped or continued, or a page is not written."""
         for number, process in enumerate(state.processes):
             busy = process.plan or process.step != "out"
             if state.kills and process.health != "dead" and busy:
@@ -386,7 +387,7 @@ class Model:
             yield state._replace(log=log, errors=state.errors + 1, seen=False, faults=state.faults - 1)
 
     def seen(self, state: State) -> State:
-        """With the records that readers see now."""
+        """Return a copy that remembers the records that readers see now."""
         end = self._visible(state)
         if end <= len(state.visible):
             return state
@@ -437,7 +438,7 @@ def explore(
     fair: bool = True,
     mistakes: frozenset[str] = frozenset(),
 ) -> int:
-    """Visit all states and return how many there are; `Violation` if one breaks a promise. Unless `fair`, a waiting
+    """Visit all states and return their number; `Violation` if one breaks a promise. Unless `fair`, a waiting
     process may be overtaken without limit."""
     patience = (len(plans) - 1) * (1 + kills + stops) if fair else sum(map(len, plans))
     model = Model(policy, patience, mistakes)

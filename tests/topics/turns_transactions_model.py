@@ -12,7 +12,7 @@ that takes each partition with an unfinished turn. `explore` visits every reacha
 The disk: a directory of names (`staging/`), whose changes are durable after a sync, and each alone or not at all
 before; and logs that keep any beginning that contains what was synced.
 
-`mistakes` are rules of the protocol that are left out, to see that the model notices.
+`mistakes` are rules of the protocol that are left out, to show that the model notices.
 """
 
 from __future__ import annotations

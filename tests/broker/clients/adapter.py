@@ -1,9 +1,9 @@
-"""Interface of a client in the matrix. One module in `adapters` per client gives its `CLIENT`:
-those in `adapters/quick` take part in every run, those in `adapters/slow` in the slow form.
+"""Interface of a client in the matrix. One module in `adapters` per client defines its `CLIENT`: modules in
+`adapters/quick` run in every test run, modules in `adapters/slow` in the slow form.
 
-An adapter is thin: it calls the client as its documentation says, and puts names and types into one shape. It waits
-for nothing that the client would not wait for, retries nothing, and hides no error: those become `Refused`, with the
-name that Kafka has for them. What a client cannot do at all raises `NotOffered`, and the test is skipped.
+An adapter is thin: it calls the client as documented and converts names and types. It does not wait or retry where the
+client does not, and hides no error: errors become `Refused` with Kafka's name. A call that a client does not have
+raises `NotOffered`, and the test is skipped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Group:
 
 
 class Refused(Exception):
-    """The broker, or the client for it, has refused; `name` is Kafka's name of the error."""
+    """The broker or the client refused a call; `name` is Kafka's name of the error."""
 
     def __init__(self, name: str, message: object = "") -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Refused(Exception):
 
 
 class Missing(Exception):
-    """Raised if this machine lacks what a client needs; the message names it."""
+    """Raised if this machine lacks a requirement of a client; the message names it."""
 
 
 class NotOffered(Exception):
@@ -72,16 +72,16 @@ class NotOffered(Exception):
 
 
 class Producer(Protocol):
-    """Sends; with a transactional id also in transactions."""
+    """Sends records, with a transactional id also in transactions."""
 
     def send(self, topic: str, records: Sequence[Sent]) -> list[int]:
-        """Send and wait; the offsets."""
+        """Send, wait, and return the offsets."""
 
     def post(self, topic: str, records: Sequence[Sent]) -> None:
         """Send without waiting."""
 
     def flush(self) -> list[int]:
-        """Wait for all that was posted; the offsets, in order."""
+        """Wait for all posted records and return their offsets, in order."""
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -115,26 +115,26 @@ class Consumer(Protocol):
         """Return available records; wait no longer than `timeout_s`."""
 
     def assignment(self) -> set[int]:
-        """The partitions that it has now."""
+        """Return the currently assigned partitions."""
 
     def commit(self, offsets: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Commit these offsets, or how far it has read."""
+        """Commit these offsets, or the current position."""
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """The offset that the group has committed."""
+        """Return the committed offset of the group."""
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
-        """The first record that is not older."""
+        """Return the offset of the first record that is not older."""
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
-        """The first offset, and the one after the last."""
+        """Return the first offset and the offset after the last record."""
 
     def close(self) -> None:
-        """Leave the group, and let go."""
+        """Leave the group and close."""
 
 
 class Admin(Protocol):
-    """Administers."""
+    """Administration of topics, groups and transactions."""
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Create a topic."""
@@ -143,37 +143,37 @@ class Admin(Protocol):
         """Delete a topic."""
 
     def topics(self) -> dict[str, int]:
-        """All topics, and how many partitions each has."""
+        """Return the number of partitions of each topic."""
 
     def add_partitions(self, name: str, total: int) -> None:
         """Add partitions to a topic, up to `total`."""
 
     def config(self, name: str) -> dict[str, str]:
-        """All settings of a topic."""
+        """Return all settings of a topic."""
 
     def configure(self, name: str, config: Mapping[str, str]) -> None:
         """Change settings of a topic."""
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
-        """Delete the beginning; the first offset that is left."""
+        """Delete the records below an offset and return the first remaining offset."""
 
     def groups(self) -> set[str]:
-        """The names of all groups."""
+        """Return the names of all groups."""
 
     def group(self, name: str) -> Group:
-        """One group."""
+        """Describe a group."""
 
     def delete_group(self, name: str) -> None:
         """Delete a group and its offsets."""
 
     def set_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Commit for a group without members."""
+        """Commit offsets of a group without members."""
 
     def offsets(self, group: str) -> dict[tuple[str, int], int]:
         """Return the committed offsets of a group."""
 
     def transactions(self) -> dict[str, str]:
-        """The state of each transactional id."""
+        """Return the state of each transactional id."""
 
     def close(self) -> None:
         """Close the client."""
@@ -195,7 +195,7 @@ class Client(Protocol):
         max_request_bytes: int = 1_000_000,
         timeout_ms: int = 60_000,
     ) -> Producer:
-        """A producer; a transactional one is initialised."""
+        """Return a producer; a transactional one is initialised."""
 
     def consumer(
         self,
@@ -208,14 +208,15 @@ class Client(Protocol):
         session_ms: int = 10_000,
         protocol: str = "classic",
     ) -> Consumer:
-        """A consumer that commits when it is told. Protocol "consumer": that of KIP-848, where the broker assigns."""
+        """Return a consumer that commits on request. Protocol "consumer" is that of KIP-848: the broker assigns."""
 
     def admin(self, address: str) -> Admin:
-        """An admin client."""
+        """Return an admin client."""
 
 
 def kafka_name(name: str) -> str:
-    """`UnknownTopicOrPartitionError`, `_MSG_TIMED_OUT`, ... as `UNKNOWN_TOPIC_OR_PARTITION`, `MSG_TIMED_OUT`, ..."""
+    """Convert `UnknownTopicOrPartitionError`, `_MSG_TIMED_OUT`, ... to `UNKNOWN_TOPIC_OR_PARTITION`, `MSG_TIMED_OUT`,
+    ..."""
     if not name.isupper():
         name = re.sub(r"(Error|Exception)$", "", name)
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
@@ -242,13 +243,13 @@ _SYNONYMS = {
 
 
 def names(speed: str) -> list[str]:
-    """The clients of the quick form, or those of the slow form."""
+    """Return the clients of the quick or of the slow form."""
     return sorted(path.stem.rstrip("_") for path in (_FOLDER / speed).glob("*.py"))
 
 
 @cache
 def load(name: str) -> Client:
-    """The client of a name. Importing it may take a while, and warn; `Missing`."""
+    """Import a client by name, which may take a while and warn; `Missing`."""
     speed, stem = next(
         (s, e) for s in ("quick", "slow") for e in (name, f"{name}_") if (_FOLDER / s / f"{e}.py").exists()
     )

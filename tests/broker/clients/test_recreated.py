@@ -1,7 +1,7 @@
-"""A topic that is deleted and created again is another topic, also for a consumer that was reading it meanwhile.
+"""A topic that is deleted and recreated is a new topic, also for a consumer that was reading the old one.
 
-Apache Kafka 4.3 does less: its new topic begins in the epoch of the old one, so that every client continues at its old
-offset, and skips what is before that.
+In Apache Kafka 4.3 the new topic begins in the epoch of the old one, so every client continues at its old offset and
+skips the records before it.
 """
 
 from __future__ import annotations

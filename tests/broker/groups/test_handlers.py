@@ -256,7 +256,7 @@ async def test_a_refused_commit_has_an_error_for_each_partition(store: Directory
 async def test_a_negative_offset_says_where_to_begin_and_is_given_back(
     store: DirectoryStore, told: int, stored: int
 ) -> None:
-    """As in Kafka: KafkaJS resets a group this way. Consumers that open the store directly get the resolved offset."""
+    """Like Kafka: KafkaJS resets a group this way. Consumers that open the store directly get the resolved offset."""
     log = store.topic("orders").partition(1)
     log.append_many([b"x"] * 5)
     log.trim(2)

@@ -1,5 +1,5 @@
 """`python -m tests.broker.history --kills 200 --seed S`, from the top of the repository: concurrent clients of a broker
-that is killed at random moments, and every rule of `checker` over what they saw. Exit code 0 if none was broken."""
+that is killed at random moments; `checker` checks the notes of all clients. Exit code 0 if there is no violation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .run import BESIDE, CAST, WITH_SPARK, keep, play, rounds
 
 
 def main() -> int:
-    """Play rounds until there were enough kills."""
+    """Run rounds until there were enough kills."""
     parser = argparse.ArgumentParser(prog="python -m tests.broker.history", description=__doc__)
     parser.add_argument("--kills", type=int, default=200, help="how many, in all rounds (default: 200)")
     parser.add_argument("--round", type=int, default=25, help="how many before everything is checked (default: 25)")

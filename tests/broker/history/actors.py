@@ -1,10 +1,10 @@
 """The actors of a history, each a process: `python -m tests.broker.history.actors KIND NAME ADDRESS DATA FILE SEED`.
 
-Producers, copiers and readers are clients: they use confluent-kafka, and what it documents for exactly-once work.
+Producers, copiers and readers are Kafka clients: they use confluent-kafka as it documents exactly-once processing.
 Appenders and writers use the library, on the broker's own directory, while the broker serves it.
 
-What an actor is about to do, and what it was told, it writes to its file at once, one JSON object per line: a kill -9
-leaves what was written. SIGTERM lets it end what it has begun; kill -9 does not.
+An actor writes each intention and each response to its file at once, one JSON object per line, so that a kill -9 leaves
+them. SIGTERM lets it complete its current work.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _ended = Ending()
 
 
 class Diary:
-    """One line per event, on disk before anything happens."""
+    """Notes of an actor: one line per event, written before the event."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, **event: Any) -> None:
-        """Write it down."""
+        """Write one line."""
         os.write(self._fd, json.dumps(event).encode() + b"\n")
 
 
@@ -55,7 +55,7 @@ def common(address: str) -> dict[str, Any]:
         "reconnect.backoff.max.ms": 200,
         "socket.timeout.ms": 10_000,
         # By default it begins again with the bootstrap servers when all brokers are gone. Doing that, librdkafka 2.16
-        # loses its transaction coordinator, sometimes for ever.
+        # loses its transaction coordinator, sometimes forever.
         "metadata.recovery.strategy": "none",
         **({"log_level": 0} if debug is None else {"debug": debug}),
         "error_cb": lambda error: None,
@@ -63,14 +63,14 @@ def common(address: str) -> dict[str, Any]:
 
 
 def produce(name: str, address: str, diary: Diary, rng: random.Random) -> None:
-    """Numbers for each key, in order, idempotently; a few hundred a second."""
+    """Produce numbers for each key, in order, idempotently, a few hundred a second."""
     producer = Producer(
         {
             **common(address),
             "enable.idempotence": True,
             "linger.ms": rng.choice([0, 1, 5]),
             "compression.type": rng.choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-            "message.timeout.ms": 0,  # for ever: the broker comes back
+            "message.timeout.ms": 0,  # retries forever: the broker comes back
         }
     )
     numbers: dict[str, int] = defaultdict(int)
@@ -86,13 +86,13 @@ def produce(name: str, address: str, diary: Diary, rng: random.Random) -> None:
             while len(producer) > 2000 and not _ended.is_set():
                 producer.poll(0.1)
         producer.flush(60)
-    except KafkaException as error:  # of the kind that ends a producer
+    except KafkaException as error:  # fatal for the producer
         diary.write(refused=f"{name}: {error}")
         _ended.wait()
 
 
 def _send_next(producer: Producer, name: str, numbers: dict[str, int], diary: Diary, rng: random.Random) -> None:
-    """The next number of some key."""
+    """Send the next number of a random key."""
     index = rng.randrange(KEYS)
     key = f"{name}/{index}"
     number = numbers[key]
@@ -111,7 +111,7 @@ def _send_next(producer: Producer, name: str, numbers: dict[str, int], diary: Di
 
 
 class Copier:
-    """Copies `in` to `out`, a transaction at a time, each record to the partition that it came from."""
+    """Copies `in` to `out` in transactions, each record to the partition of its input."""
 
     def __init__(self, name: str, address: str, diary: Diary, rng: random.Random) -> None:
         self._name, self._address, self._diary, self._rng = name, address, diary, rng
@@ -135,9 +135,9 @@ class Copier:
         self._rebalanced = True
 
     def run(self) -> None:
-        """Until SIGTERM, with a new producer after an error that ends one."""
+        """Copy until SIGTERM, with a new producer after a fatal error."""
         while not _ended.is_set():
-            # The id belongs to the place in the group of processes, not to the life of one: a new life fences the old.
+            # The id belongs to the role, not to the process: the successor fences its predecessor.
             producer = Producer(
                 {
                     **common(self._address),
@@ -147,7 +147,7 @@ class Copier:
                 }
             )
             if _patiently(lambda producer=producer: producer.init_transactions(30)):
-                self._rewind()  # what an earlier producer had begun is decided now
+                self._rewind()  # this decides the open transaction of the predecessor
                 self._copy_with(producer)
         self._consumer.close()
 
@@ -194,7 +194,7 @@ class Copier:
             producer.produce(OUTPUT, value, each.key(), partition=each.partition())
             ends[each.partition()] = each.offset() + 1
         if self._rng.random() < 0.1:
-            producer.flush(5)  # so that there is something to abort
+            producer.flush(5)  # so that the abort concerns records
             _until_done(lambda: producer.abort_transaction(20))
             self._diary.write(aborted=attempt)
             return False
@@ -206,7 +206,7 @@ class Copier:
         return True
 
     def _undo(self, producer: Producer, attempt: str, error: KafkaError) -> bool:
-        """Abort after an error; whether this producer can go on. If it was fenced, others have decided."""
+        """Abort after an error and return whether this producer can continue. A fenced producer cannot abort."""
         if not error.txn_requires_abort():
             return False
         try:
@@ -234,11 +234,11 @@ class Copier:
             try:
                 self._consumer.seek(TopicPartition(place.topic, place.partition, start))
             except KafkaException:
-                pass  # revoked meanwhile, which the next poll says
+                pass  # revoked meanwhile, which the next poll reports
 
 
 def _until_done(call: Callable[[], object]) -> None:
-    """Again, as long as the client says that the same call may succeed later."""
+    """Repeat a call while the client reports its error as retriable."""
     while True:
         try:
             call()
@@ -297,7 +297,7 @@ def read(name: str, address: str, diary: Diary, rng: random.Random) -> None:
 
 
 def append(name: str, data: str, diary: Diary, rng: random.Random) -> None:
-    """Numbers for each key, appended to `in` by the library."""
+    """Append numbers for each key to `in` with the library."""
     from sawlog.errors import AmbiguousAppend, SawlogError
     from sawlog.store.directory.store import DirectoryStore
 
@@ -312,7 +312,7 @@ def append(name: str, data: str, diary: Diary, rng: random.Random) -> None:
             value = f"{key}/{number}/".encode() + bytes(rng.randrange(200))
             try:
                 placed = store[INPUT].append(value, key.encode(), partition=index % PARTITIONS)
-            except (AmbiguousAppend, SawlogError) as error:  # it may be there, or not: the next number
+            except (AmbiguousAppend, SawlogError) as error:  # may be stored or not: continue with the next number
                 diary.write(note=f"{key} {number}: {type(error).__name__}: {error}")
                 time.sleep(0.05)
                 continue
@@ -321,7 +321,8 @@ def append(name: str, data: str, diary: Diary, rng: random.Random) -> None:
 
 
 def write(name: str, data: str, diary: Diary, rng: random.Random) -> None:
-    """Library transactions over all partitions, numbered by a name that outlives the process: each is stored once."""
+    """Run library transactions over all partitions. Their name and sequence survive the process, so each is stored
+    once."""
     from sawlog.errors import SawlogError
     from sawlog.store.directory.store import DirectoryStore
 
@@ -337,7 +338,7 @@ def write(name: str, data: str, diary: Diary, rng: random.Random) -> None:
                         for index, key in enumerate(keys):
                             value = f"{key}/{number}/".encode()
                             transaction.append(INPUT, value, key.encode(), partition=index)
-            except SawlogError as error:  # stored or not: the same number again tells
+            except SawlogError as error:  # may be stored or not: repeat with the same number
                 diary.write(note=f"{place} {number}: {type(error).__name__}: {error}")
                 time.sleep(0.05)
                 continue
@@ -347,7 +348,7 @@ def write(name: str, data: str, diary: Diary, rng: random.Random) -> None:
 
 
 def _next_number(path: str, place: str) -> int:
-    """Return the first number that no earlier process was told to be stored."""
+    """Return the first number whose storage was not acknowledged to an earlier process."""
     numbers = [0]
     for diary in Path(path).parent.glob(f"{place}.*.jsonl"):
         for line in diary.read_bytes().split(b"\n")[:-1]:
@@ -358,7 +359,7 @@ def _next_number(path: str, place: str) -> int:
 
 
 def stream(name: str, data: str, diary: Diary) -> None:
-    """Spark copies `in` to `mirror`, exactly once, by the library's own source and sink beside the broker."""
+    """Copy `in` to `mirror` with Spark, exactly once, using the library's source and sink next to the broker."""
     from pyspark.sql import functions as f
 
     import sawlog.spark
@@ -381,7 +382,7 @@ def stream(name: str, data: str, diary: Diary) -> None:
 
 
 def _end_with_parent() -> None:
-    """A test that is killed leaves nobody behind."""
+    """End this process with its parent, so that a killed test leaves no processes."""
     parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(1)
@@ -389,7 +390,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """One actor."""
+    """Run one actor."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     kind, name, address, data, path, seed = sys.argv[1:]
     _ended.listen()

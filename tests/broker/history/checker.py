@@ -1,6 +1,6 @@
 """Rules that a history must not violate. Pure functions.
 
-Actors work on two topics, and each writes down what it does and what it is told:
+Actors work on two topics, and each records its actions and the responses:
 
 ```
 producer    ─▶ in     records numbered for each key; idempotent, acks=all
@@ -11,16 +11,16 @@ reader      ◀─ out    a group that reads committed records
 spark       in ─▶ mirror  a streaming query of the library's source and sink, in the long form
 ```
 
-At the end both topics are read whole. `violations` compares that with what was written down:
+At the end both topics are read completely. `violations` compares them with the notes:
 
 - *lost*: acknowledged, and not there (or not at that offset); copied by a committed transaction, and not there; an
   input that no committed transaction has copied; a committed record that no reader has seen;
 - *duplicated*: one number of a key twice; one input copied twice by committed transactions;
 - *reordered*: the numbers of a key, the copies of a partition, or what a reader saw of a partition, out of order;
-- *phantom*: a record that nobody has sent;
-- *aborted*: a record of an aborted transaction, seen by somebody who asked for committed ones;
-- *torn*: some records of a transaction and not the others;
-- *refused*: a producer was told an error that ends it, although nothing was wrong with what it did.
+- *phantom*: a record that was never sent;
+- *aborted*: a record of an aborted transaction, returned to a reader of committed records;
+- *torn*: some records of a transaction without the others;
+- *refused*: a producer got a fatal error without having made a mistake.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-#: A place in a topic: partition and offset.
+#: A position in a topic: partition and offset.
 Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that must not be."""
+    """A violation of a rule."""
 
     kind: str
     what: str
@@ -47,7 +47,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A record of `in`: which of its key, and where."""
+    """A record of `in`: its key, number and position."""
 
     key: str
     number: int
@@ -56,7 +56,7 @@ class Numbered:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A record of `out`: whose transaction, of which input, and where."""
+    """A record of `out`: its transaction, its input and its position."""
 
     attempt: str
     source: Place
@@ -71,14 +71,14 @@ class History:
     sent: dict[str, int] = field(default_factory=dict)
     #: Acknowledged records: (key, number), and their position if the producer knows it.
     acknowledged: dict[tuple[str, int], Place | None] = field(default_factory=dict)
-    #: For each transaction that was begun: the inputs that it copies.
+    #: For each transaction: the inputs that it copies.
     attempts: dict[str, list[Place]] = field(default_factory=dict)
     committed: set[str] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
     #: Records that a reader saw between two assignments.
     sessions: list[list[Copied]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    #: Records that were sent together: all or none is there.
+    #: Records that were sent together: all or none must exist.
     united: list[list[tuple[str, int]]] = field(default_factory=list)
 
 
@@ -90,9 +90,9 @@ def violations(
     is_copied: bool = True,
     is_read: bool = True,
 ) -> list[Violation]:
-    """All rules over one history, and the two topics as they are at the end (`outputs`: committed records).
+    """Check all rules over one history and the final content of the two topics (`outputs`: committed records).
 
-    `is_copied`, `is_read`: the copiers, the readers have had the time to come to the end.
+    `is_copied` and `is_read`: the copiers and the readers had enough time to reach the end.
     """
     found: list[Violation] = [Violation("refused", each) for each in history.refused]
     found += _inputs(history, inputs)
@@ -102,7 +102,7 @@ def violations(
 
 
 def mirrored(inputs: Sequence[Numbered], copies: Sequence[Copied], *, is_drained: bool = True) -> list[Violation]:
-    """The rules of a topic that has each input once, in any order."""
+    """Check a topic that must have each input once, in any order."""
     times, wanted = Counter(each.source for each in copies), {each.place for each in inputs}
     found = [
         Violation("duplicated", f"input {place} is mirrored {count} times")
@@ -143,7 +143,7 @@ def _by_key(inputs: Sequence[Numbered]) -> Iterator[tuple[str, list[Numbered]]]:
 
 
 def _falling(where: str, groups: Mapping[object, Iterable[int]]) -> Iterator[Violation]:
-    """Numbers that do not rise. The same number again is a duplicate, which others report."""
+    """Return the numbers that decrease. Repeated numbers are duplicates, which another rule reports."""
     for name, numbers in groups.items():
         for before, after in pairwise(numbers):
             if after < before:

@@ -1,6 +1,6 @@
-"""Bugs for the checker to find: `python -m tests.broker.history.planted BUG serve ...` is `sawlog serve` with one.
+"""Bugs for the checker to find: `python -m tests.broker.history.planted BUG serve ...` is `sawlog serve` with a bug.
 
-Each replaces a part of the broker in its process; nothing of this is in the package.
+Each bug replaces a part of the broker in its process; the package contains none of this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..serving import Serving
 
 
 def _drop(every: int = 40) -> None:
-    """Acknowledge before placing, and forget to place: now and then a batch is not written."""
+    """Acknowledge batches before appending them, and sometimes do not append them."""
     from sawlog.broker.handlers import produce
 
     original, seen = produce._Pending._place, [0]
@@ -31,7 +31,7 @@ def _drop(every: int = 40) -> None:
 
 
 def _twice(every: int = 40) -> None:
-    """Now and then a batch is written twice, the second time as nobody's."""
+    """Sometimes append a batch twice, the second time without its producer id."""
     from sawlog.broker.handlers import produce
 
     original, seen = produce._Pending._place, [0]
@@ -68,7 +68,7 @@ def _show_aborted() -> None:
 
 
 def _ignore_isolation() -> None:
-    """Everybody gets everything at once, open transactions too."""
+    """Return all records at once, including those of open transactions."""
     from sawlog.broker.handlers import fetch
 
     original = fetch._Fetch.__init__
@@ -81,7 +81,7 @@ def _ignore_isolation() -> None:
 
 
 def _forget_offsets() -> None:
-    """Offsets that are committed with a transaction are acknowledged, and no more."""
+    """Acknowledge offsets that are committed with a transaction without storing them."""
     from sawlog.broker.transactions import TransactionCoordinator
     from sawlog.broker.wire.errors import ErrorCode
 

@@ -1,7 +1,7 @@
 """Run and judge a history: a broker, actors, kills at random moments, and the final content of the topics.
 
-The seed decides whom to kill and after how long; the machine decides how far everybody has come by then, so a run is
-not the same twice. The directory of a run that broke a rule is kept, with all that the actors wrote down.
+The seed determines which processes are killed and when. Their progress until then depends on the machine, so a run
+cannot be repeated exactly. The directory of a run with a violation is kept, with the notes of all actors.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .checker import Copied, History, Numbered, Violation, mirrored, violations
 
 #: Who takes part.
 CAST = {"producer": 2, "copier": 2, "reader": 2}
-#: And with the library beside the broker.
+#: The same, with the library next to the broker.
 BESIDE = {**CAST, "appender": 1, "writer": 1}
-#: And Spark, whose processes take seconds to start.
+#: The same, with Spark, whose processes take seconds to start.
 WITH_SPARK = {**BESIDE, "spark": 1}
 #: Actors that write to `in`.
 SOURCES = ("producer", "appender", "writer")
@@ -59,14 +59,14 @@ class Outcome:
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
-        """Measure a part."""
+        """Measure the duration of a block."""
         began = time.monotonic()
         yield
         self.seconds[what] = time.monotonic() - began
 
 
 class Actor:
-    """One place in the cast: a process, and its successors."""
+    """A role: a process and its successors."""
 
     def __init__(self, kind: str, number: int, broker: Serving, directory: Path) -> None:
         self.kind = kind
@@ -76,7 +76,7 @@ class Actor:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, seed: int) -> None:
-        """A new life, with a diary of its own."""
+        """Start a successor with its own diary."""
         self._lives += 1
         name = f"{self._name}.{self._lives}"
         command = [sys.executable, "-m", "tests.broker.history.actors", self.kind, name]
@@ -100,7 +100,7 @@ class Actor:
             self._process.terminate()
 
     def ended(self) -> str | None:
-        """Wait for the end after SIGTERM; what went wrong, if anything did."""
+        """Wait for the exit after SIGTERM and return the failure, if any."""
         if self._process is None:
             return None
         try:
@@ -178,24 +178,24 @@ def play(
 
 
 def _create(address: str) -> None:
-    admin = AdminClient(common(address))  # kept: its futures fail when it is gone
+    admin = AdminClient(common(address))  # keep a reference: its futures fail when it is collected
     for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT, MIRROR)]).values():
         future.result(PATIENCE_S)
 
 
 def kill_a_client(rng: random.Random, broker: Serving, actors: list[Actor], outcome: Outcome) -> None:
-    """Kill a client, and let another one take its place. The broker goes on."""
+    """Kill a client and start its successor. The broker continues."""
     for actor in actors:
         actor.check()
-    assert broker.is_running, f"the broker ended by itself\n{broker.said[-4000:]}"
+    assert broker.is_running, f"the broker exited\n{broker.said[-4000:]}"
     _replace(rng, rng.choice(actors), outcome)
 
 
 def _strike(rng: random.Random, broker: Serving, actors: list[Actor], outcome: Outcome) -> None:
-    """Kill somebody, and let him come back."""
+    """Kill a process and start its successor."""
     for actor in actors:
         actor.check()
-    assert broker.is_running, f"the broker ended by itself\n{broker.said[-4000:]}"
+    assert broker.is_running, f"the broker exited\n{broker.said[-4000:]}"
     if rng.random() < 0.7:
         if rng.random() < 0.15:
             outcome.kills["broker (SIGTERM)"] += 1
@@ -276,7 +276,7 @@ def _holds(address: str, topic: str, wanted: int) -> bool:
 def _arrives(
     look: Callable[[], dict[int, int]], is_there: Callable[[dict[int, int]], bool], still_s: float = STILL_S
 ) -> bool:
-    """Look until something is there; not if nothing moves any more."""
+    """Poll until a condition holds; give up without progress."""
     began = moved = time.monotonic()
     seen: dict[int, int] = {}
     while not is_there(found := look()):
@@ -304,7 +304,7 @@ def _last(address: str, partition: int) -> int:
 
 
 def _messages(address: str, topic: str, partitions: list[int]) -> Iterator[Any]:
-    """Everything that is committed."""
+    """Return all committed records."""
     consumer = Consumer(
         {
             **common(address),
@@ -337,7 +337,7 @@ def _numbered(address: str) -> list[Numbered]:
 
 
 def copied(value: str, place: tuple[int, int]) -> Copied:
-    """A record of `out` from its value."""
+    """Parse a record of `out`."""
     attempt, partition, offset = value.rsplit("/", 2)
     return Copied(attempt, (int(partition), int(offset)), place)
 

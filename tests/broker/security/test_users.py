@@ -208,7 +208,7 @@ def test_an_administrator_adds_describes_and_deletes_users(admin: Talker, scram_
 
 @pytest.mark.parametrize(("size", "code"), [(0, 93), (1, 0), (7, 0), (1024, 0), (1025, 93)])
 def test_a_salt_may_be_short(admin: Talker, scram_broker: Broker, size: int, code: int) -> None:
-    """As in Kafka: the client that creates the salt chooses its length."""
+    """Like Kafka: the client that creates the salt chooses its length."""
     salt, name = b"s" * size, f"salted-{size}"
     given = {"name": name, "mechanism": 1, "iterations": 4096, "salt": salt}
     given["salted_password"] = SHA_256.salted("of pat", salt, 4096)

@@ -5,8 +5,8 @@ For each task the I/O calls of an undisturbed run are counted. Then it runs agai
 while the rest works. A *power cut* is a crash that also loses everything unsynced: bytes, and any of the names changed
 since the directory was last synced. A *kill* is a real process, on real files.
 
-Each swap is all or nothing, so meanwhile the log holds every record that stays and some of those that go. It never
-holds fewer, never a record that was not there, and repeating the maintenance leads to the same result.
+Each swap is atomic, so meanwhile the log has every record that is kept and some of those that are dropped, and no
+other record. Repeating the maintenance leads to the same result.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def filled(before: list[Callable[[Log], object]]) -> MemoryDirectory:
 
 
 def content_of(disk: MemoryDirectory) -> Content:
-    """All that is on it: the same disk need not be looked at twice."""
+    """Return the content of a disk, so that equal disks are checked once."""
     return tuple((name, disk.read(name)) for name in disk.names())
 
 
@@ -101,7 +101,7 @@ def records(log: Log) -> list[Seen]:
 
 
 class Case:
-    """One piece of maintenance: the log before, the records after, and the calls in between."""
+    """A maintenance operation: the log before, the records after, and the calls in between."""
 
     def __init__(self, name: str) -> None:
         self.work, before = WORK[name]
@@ -121,7 +121,7 @@ class Case:
         return [call for call in self.calls if call.operation in CHANGES]
 
     def check_between(self, found: list[Seen]) -> None:
-        """Everything that stays, perhaps some of what goes, nothing else, in order."""
+        """Check for all kept records, perhaps some dropped ones, nothing else, in order."""
         stay, there = set(self.after), set(found)
         assert [record for record in found if record in stay] == self.after
         assert [record for record in self.before if record in there] == found
@@ -140,7 +140,7 @@ class Case:
         return copy_of(directory.inner)
 
     def check_crashed(self, image: MemoryDirectory) -> None:
-        """A reader that comes before the next writer, the next writer, and maintenance done again."""
+        """Check a reader before the next writer, the next writer, and repeated maintenance."""
         with Log.open(copy_of(image), CONFIG, mode="r") as reader:
             self.check_between(records(reader))
             assert reader.next_offset == self.before[-1][0] + 1
@@ -172,7 +172,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def all_of(troubles: Iterator[tuple[str, Callable[[], None]]], most: int | None) -> None:
-    """Run every one, or some; then say which failed."""
+    """Run all cases or some, then report the failed ones."""
     failures, count = [], 0
     for name, run in some_of(troubles, most):
         count += 1
@@ -268,7 +268,7 @@ def test_any_call_that_fails_once_leaves_the_work_done_or_not_done(case: Case, m
 @pytest.mark.sampled(2)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_a_log_that_goes_on_after_a_failed_call_can_be_truncated(case: Case, most: int | None) -> None:
-    """Nothing of work that was given up may come back later, when the log has changed."""
+    """No remains of abandoned work may reappear after the log has changed."""
     cut = case.before[len(case.before) // 2][0]
 
     def disturb(number: int, effect: Any) -> None:
@@ -305,7 +305,7 @@ def test_a_log_that_goes_on_after_a_failed_call_can_be_truncated(case: Case, mos
 
 
 class _Volatile(MemoryDirectory):
-    """Knows what of it would survive a power cut, and gives one disk after the other that may be found then.
+    """Tracks which changes would survive a power cut, and yields the possible disks.
 
     Bytes of a file survive up to its last sync. Names survive once the directory was synced, which `create` and a
     durable `replace` do themselves; of the changes of names since then, any may have reached the disk.
@@ -375,7 +375,7 @@ class _Volatile(MemoryDirectory):
             yield tuple(rng.random() < 0.5 for _ in range(count))
 
     def survivors(self) -> Iterator[MemoryDirectory]:
-        """The disks that a power cut at this moment can leave; of very many, some."""
+        """Return the disks that a power cut at this moment can leave, or a sample of them."""
         for lost in self._losses(len(self.pending)):
             names = dict(self.durable)
             for (old, new), is_lost in zip(self.pending, lost, strict=True):

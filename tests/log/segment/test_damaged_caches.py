@@ -1,8 +1,8 @@
 """The log is the truth, everything else is a cache: no state of an index, a checkpoint or the producers' file, however
 wrong, costs a record, an offset or the opening of the log.
 
-Every byte of each file is flipped and cut at, in logs that were closed and in logs that were killed. In memory all of
-it, on files a sample, because it is the same code behind another storage.
+Each file is flipped and truncated at every byte, in logs that were closed and in logs whose process was killed: in
+memory completely, on files with a sample.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_no_state_of_an_index_costs_a_record(place: Place, name: str, closed: bo
     if name not in place.files():
         assert not closed
         assert name.startswith(named(16, ""))
-        place.write(name, place.files()[named(8, INDEX)])  # one that a crash could not leave; all the same
+        place.write(name, place.files()[named(8, INDEX)])  # a state that no crash can leave, but that must work too
     chance = random.Random(name)
     for state in some_of(states(place.files()[name], chance, all_of_them=place.kind == "memory"), most):
         damaged = place.copy()
@@ -153,7 +153,7 @@ def test_indexes_of_two_segments_swapped(place: Place) -> None:
 
 
 def test_wrong_index_that_was_used_is_replaced_on_disk(place: Place) -> None:
-    """So that the cost is paid once."""
+    """So the cost is paid only once."""
     built(place, True)
     good = place.files()[named(0, INDEX)]
     place.remove(named(0, INDEX))

@@ -54,7 +54,7 @@ ERRORS = {
 WRITING = {"pwrite", "write", "fdatasync", "fsync", "ftruncate", "rename", "unlink", "mkdir"}
 #: Number of failing calls in the quick tests, for each operation.
 SOME = 10
-#: The longest ways through the storages; the rest is made of the same calls.
+#: Operations with the longest paths through the storages; the others make the same calls.
 SWEPT = [
     "append_with_rotation",
     "append_batches",
@@ -68,7 +68,7 @@ SWEPT = [
 
 @dataclass
 class System:
-    """Stands in for `os` and `mmap` in the storages; fails the `at`-th call, or every one from it on."""
+    """Replacement of `os` and `mmap` in the storages. Fails the `at`-th call, or every call from it on."""
 
     at: int = 0
     forever: bool = False
@@ -76,7 +76,7 @@ class System:
     failed: int = 0
 
     def enter(self, name: str) -> None:
-        """Count a call; fail it if it is its turn."""
+        """Count a call, and fail it if it is the chosen one."""
         if self.forever and name not in WRITING:
             return
         self.calls.append(name)
@@ -135,7 +135,7 @@ def used(system: System) -> Iterator[None]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A new directory, in memory where the system has such a place: renaming on a busy disk takes its time."""
+    """Return a new directory, in memory if possible, because renames on a busy disk take long."""
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as made:
         yield Path(made)
@@ -147,7 +147,7 @@ def descriptors() -> int:
 
 @dataclass(frozen=True)
 class Start:
-    """A log as it lies on disk before each run."""
+    """The files of a log before each run."""
 
     directory: Path
     promise: Promise
@@ -164,7 +164,7 @@ def ended(directory: Path, config: LogConfig, how: str) -> Start:
     promise, before = Promise(), directory / "before"
     with used(System()), Log.open(before, config) as log:
         fill(log, promise)
-        if how != "closed":  # a copy of what is there now is what a killed process leaves
+        if how != "closed":  # a copy of the files as a killed process would leave them
             shutil.copytree(before, directory / how)
     start = directory / "before" if how == "closed" else directory / how
     if how == "torn":
@@ -195,7 +195,7 @@ def check_descriptors(before: int) -> None:
 
 
 def disturb(start: Start, operation: Operation, system: System) -> None:
-    """One run of an operation with one call failing."""
+    """Run an operation with one failing call."""
     place, promise = start.fresh()
     before = descriptors()
     with used(System()):
@@ -243,10 +243,10 @@ def sweep(calls: list[str], run: Callable[[System], None], most: int | None, *, 
     failures = []
     count = 0
     gc.collect()
-    gc.freeze()  # what is there now need not be looked at each time
+    gc.freeze()  # equal files need not be checked again
     for forever in modes:
         counted = [name for name in calls if not forever or name in WRITING]
-        # A long list of calls is a short one many times over: a part of it will do.
+        # A long list of calls repeats a short one: a part is enough.
         for at, name in some_of(list(enumerate(counted, 1))[:: 1 + len(counted) // 100], most):
             count += 1
             try:
@@ -342,7 +342,7 @@ def test_every_call_of_making_a_new_log_may_fail(place: Path, most: int | None) 
 def test_a_write_that_stops_half_way_is_taken_back_or_reported_as_torn(
     tmp_path: Path, undo_works: bool, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Short write, then the error; then the truncation that takes it back works or does not."""
+    """A short write, then the error; then the truncation that rolls it back works or fails."""
     from sawlog.errors import LogFailed, StorageError, StorageFull
 
     log = Log.open(tmp_path, CONFIG)

@@ -1,4 +1,4 @@
-"""A writer that is interrupted while it begins, ends or gives up its lock leaves the log usable, here and elsewhere."""
+"""A writer that is interrupted while it takes or releases its lock leaves the log usable for all processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REGISTERING = tuple(
     for each in ("storage/sockets.py", "storage/forking.py", "store/directory/forwarding/", "background.py")
 )
 
-#: What comes in a finalizer cannot be raised; Python says so.
+#: An interrupt in a finalizer cannot be raised; Python warns.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.usefixtures("quick_collections"),
@@ -59,7 +59,8 @@ def test_a_first_append_that_was_interrupted_anywhere_can_be_tried_again(tmp_pat
 def test_a_first_append_to_a_store_that_was_interrupted_anywhere_affects_no_other_store(
     tmp_path: Path, most: int | None
 ) -> None:
-    """It also registers a socket, timers and locks for the whole process. Other stores get the same descriptors."""
+    """The append also registers a socket, timers and locks for the whole process. Other stores reuse the
+    descriptors."""
     fired, moments = 0, some_of(range(1, 100, 2), most)
     for number in moments:
         path = tmp_path / str(number)
@@ -133,7 +134,7 @@ def test_a_named_transaction_that_was_interrupted_anywhere_is_stored_once_when_i
                     tx.append("a", b"1")
                     tx.append("b", b"1")
             except sawlog.errors.SawlogError:
-                pass  # a log has failed, and says so: opening the store again completes it
+                pass  # a failed log raises: opening the store again completes the append
         with sawlog.open(path, maintenance_interval_s=None) as store:
             with store.transaction("job", 1) as tx:
                 tx.append("a", b"1")

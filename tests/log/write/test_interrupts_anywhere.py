@@ -1,7 +1,7 @@
 """A signal handler may raise during an append. Then nothing is stored twice, and nothing is lost.
 
-Interrupts come where the interpreter would call a handler (see `Within`), chosen by a number. So it is the same every
-time, and all of them can be tried. What comes while the first is being handled is tried as well."""
+A number chooses one of the places where the interpreter would call a handler (see `Within`), so that a run can be
+repeated and all places can be tried. A second interrupt during the handling of the first is tried as well."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...faults.disk import FaultyStorage
 from ...faults.interrupts import Interrupter, Stop
 from ..sampling import some_of, some_or_all
 
-#: What is collected meanwhile may be interrupted as well.
+#: Garbage collection may be interrupted as well.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -28,7 +28,7 @@ SOME = 40
 
 
 def numbers() -> Iterator[tuple[int, ...]]:
-    """When to interrupt: once at many places, twice at fewer."""
+    """Return the places of interrupts: one interrupt at many places, two at fewer."""
     for first in (*range(1, 160), *range(160, 420, 3)):
         yield (first,)
     for first in range(1, 130, 5):
@@ -40,13 +40,13 @@ def numbers() -> Iterator[tuple[int, ...]]:
     params=[("always", 4000), ("always", 460), ("os", 4000), ("os", 460)], ids=lambda each: f"{each[0]}-{each[1]}"
 )
 def config(request: pytest.FixtureRequest) -> LogConfig:
-    """With room for everything in one segment, and with a rotation during the append."""
+    """Return settings: with room for everything in one segment, or with a rotation during the append."""
     durability, segment_bytes = request.param
     return LogConfig(durability=durability, segment_bytes=segment_bytes, checkpoint_interval_ms=3_600_000)
 
 
 def until_done(call: Callable[[], Any], interrupter: Interrupter) -> Any:
-    """Ask again after each interrupt, as a program that catches it does."""
+    """Repeat a call after each interrupt, like a program that catches it."""
     for _ in range(10):
         try:
             with interrupter.on():
@@ -137,7 +137,7 @@ def test_an_append_of_several_batches_that_was_interrupted_is_there_wholly_or_no
                         log.append(b"%d" % number * 200)
             except Stop:
                 pass
-            if not log._is_writable:  # it could not be rolled back; opening the log again does
+            if not log._is_writable:  # it could not be rolled back; reopening the log does that
                 continue
             log.append(b"after")
             found = [record.value for record in log.scan()]
