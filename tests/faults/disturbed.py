@@ -78,7 +78,8 @@ def aborted_stream_async(run: LogWorkload, log: Log, promise: LogPromise) -> Non
         yield b"x" * size
 
     try:
-        asyncio.run(log.append_stream_async(chunks(), b"key", size if how == "too long" else None))
+        with small_blocks():  # a longer stream is collected in a file
+            asyncio.run(log.append_stream_async(chunks(), b"key", size if how == "too long" else None))
     except (StreamAborted, StreamTooLong, asyncio.CancelledError):
         pass
     else:
