@@ -25,7 +25,7 @@ help: ## list these targets
 
 setup: kernel ## create .venv with all development tools; quick the second time (PYTHON=python3.12 to choose one)
 
-demo: say-demo kernel ## main demo: a Spark stream, exactly once, killed in the middle; and a topic as a table
+demo: say-demo kernel ## main demo: Kafka clients to Spark, exactly once, killed in the middle; and a topic as a table
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 tour: kernel ## demo of the log alone: a million records written, read, killed and damaged
@@ -124,7 +124,7 @@ upgrade: $(READY) ## upgrade all tools and libraries and record the versions in 
 	@$(BIN)/python tools/write_constraints.py
 
 say-demo: # before anything takes long
-	@echo "the demo takes two to six minutes on two cores, after the installation"
+	@echo "the demo takes one to two minutes on two cores, after the installation"
 
 say-test:
 	@echo "two to five minutes on two cores, after the installation"

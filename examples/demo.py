@@ -1,12 +1,12 @@
 """The main demo: a shop's events through Spark, exactly once. Run it with `make demo`, or directly; see `--help`.
 
-A stream of clicks and orders goes into a store. A Spark job in a separate process reads it, joins it with the
-catalogue, aggregates it by minute and category, and writes the result back into the store. Halfway through, the job is
-killed, Java included, and restarted. Then the result is computed again without Spark and compared: no window may be
-lost, duplicated or different.
+A Kafka client sends clicks and orders to a broker (`sawlog serve`). A Spark job in a separate process reads the
+broker's directory, joins the events with the catalogue, aggregates them by minute and category, and writes the result
+back into the store. Halfway through, the job is killed, Java included, and restarted. Then the result is computed again
+without Spark and compared: no window may be lost, duplicated or different.
 
-Then a year of sales, a few million, becomes a Delta table. While sales continue, Spark and SQL query the table and the
-log together, and the query is timed against plain Parquet files with the same rows.
+Then a year of sales, a million, becomes a Delta table. While sales continue, Spark and SQL query the table and the log
+together, and the query is timed against plain Parquet files with the same rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import csv
 import shutil
-import subprocess
 import sys
 import time
 import warnings
@@ -29,12 +28,13 @@ import sawlog  # noqa: E402 - after the filter above
 try:
     import deltalake  # noqa: F401 - for the table, in a process of its own
     import duckdb  # noqa: F401 - for SQL
+    from confluent_kafka import Producer
     from demo_parts import both, check, events, processes
     from tour_parts.screen import Screen, duration, size
 
     from sawlog.cli import charts as plot
 except ModuleNotFoundError as error:
-    sys.exit(f"the demo needs {error.name}: run make setup, or pip install '.[cli,spark,sql]' in a clone")
+    sys.exit(f"the demo needs {error.name}: run make setup, or pip install '.[cli,spark,sql]' confluent-kafka")
 
 JOB = Path(__file__).with_name("demo_parts") / "job.py"
 PARTITIONS = 3
@@ -57,12 +57,12 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--events", type=int, default=150_000, metavar="N", help="how many events (default: %(default)s)"
+        "--events", type=int, default=100_000, metavar="N", help="how many events (default: %(default)s)"
     )
     parser.add_argument(
         "--sales",
         type=int,
-        default=3_000_000,
+        default=1_000_000,
         metavar="N",
         help="how many sales in the second half (default: %(default)s)",
     )
@@ -92,11 +92,24 @@ def main(given: list[str] | None = None) -> int:
         f"sawlog {sawlog.__version__}, {kernel}",
     )
     store = asked.output / "store"
-    write(screen, store, asked.events)
-    run_and_kill(screen, asked.output, store, asked.events)
-    compared = compare(screen, store)
-    look(screen, asked.output, compared)
-    both.play(screen, asked.output, store, asked.sales)
+    most = max(asked.events // 4, 1000)
+    job = (JOB, store, asked.output, most)
+    with processes.started(asked.output, *job) as process:  # Spark starts meanwhile
+        write(screen, asked.output, store, asked.events)
+        kill(screen, asked.output, store, process)
+    with processes.started(asked.output, *job) as process:
+        restart(screen, asked.output, process, asked.events)
+        compared = compare(screen, store)
+        look(screen, asked.output, compared)
+        both.play(screen, asked.output, store, asked.sales, process)
+        process.communicate()
+    screen.act("Summary", "Every number was measured in this run.")
+    times = [at for _, at in screen.marks]
+    rows = zip(screen.marks, times, times[1:], strict=False)
+    screen.table(
+        ("act", "began", "took"),
+        [(title, duration(at - times[0]), duration(end - at)) for (title, _), at, end in rows],
+    )
     screen.summary()
     screen.facts(
         ("table", str(asked.output / "revenue.csv")),
@@ -112,43 +125,53 @@ def main(given: list[str] | None = None) -> int:
     return 0
 
 
-def write(screen: Screen, path: Path, count: int) -> None:
+def write(screen: Screen, output: Path, path: Path, count: int) -> None:
     """Act one."""
-    screen.act("Write", "Clicks, orders and the catalogue: few customers and products get most of it, some comes late.")
+    screen.act(
+        "Write",
+        "A Kafka client sends clicks and orders to a broker: few customers and products get most of it, some comes "
+        "late.",
+    )
     with sawlog.open(path, maintenance_interval_s=None) as store:
         catalogue = store.create_topic("products", 1, cleanup_policy="compact")
         catalogue.append_many([(value, key) for key, value in events.products()])
         for name in ("clicks", "orders"):
-            store.create_topic(name, PARTITIONS, durability="os", compression_type="lz4")
+            store.create_topic(name, PARTITIONS)
         store.create_topic("revenue", PARTITIONS)
+    with processes.broker(output, path) as address:
         began = time.perf_counter()
-        with store["clicks"].writer() as clicks, store["orders"].writer() as orders, screen.progress(count) as bar:
-            writers = {"clicks": clicks, "orders": orders}
+        settings = {"bootstrap.servers": address, "enable.idempotence": True, "compression.type": "lz4"}
+        producer = Producer({**settings, "queue.buffering.max.messages": 10_000_000})
+        with screen.progress(count) as bar:
             for number, event in enumerate(events.events(count), 1):
-                writers[event.topic].append(event.value, event.key, (), event.time_ms)
+                producer.produce(event.topic, event.value, event.key, timestamp=event.time_ms)
                 if number % 1000 == 0:
+                    producer.poll(0)
                     bar.advance(1000)
-        screen.result("events written", count, "events", time.perf_counter() - began)
+        unsent = producer.flush(PATIENCE_S)
+        del producer  # closes its connections before the broker ends
+        screen.result("sent by a Kafka client", count, "events", time.perf_counter() - began)
+    with sawlog.open(path, mode="r") as store:
         described = [store[name].describe() for name in ("clicks", "orders", "products")]
     screen.table(
         ("topic", "partitions", "records", "size"),
         [(each.name, str(each.partitions), f"{each.records:,}", size(each.size_bytes)) for each in described],
     )
-    screen.check(sum(each.records for each in described[:2]) == count + 128, f"{count:,} events are in the store")
+    stored = sum(each.records for each in described[:2])
+    screen.check(unsent == 0 and stored == count + 128, f"{count:,} events are acknowledged and in the store")
 
 
 # --- the job
 
 
-def run_and_kill(screen: Screen, output: Path, path: Path, count: int) -> None:
-    """Acts two and three."""
+def kill(screen: Screen, output: Path, path: Path, process: processes.Process) -> None:
+    """Act two."""
     screen.act("Kill", "The job runs, and when it has written its first results it is killed: kill -9, Java and all.")
-    most = max(count // 12, 1000)
     began = time.perf_counter()
-    with processes.started(output, JOB, path, output / "checkpoint", most) as process:
-        with screen.waiting("starting Spark, then waiting for the first results"):
-            before = wait_for_results(process, path, output)
-        processes.kill(process)
+    processes.ask(process, "stream")
+    with screen.waiting("Spark starts, reads and writes its first results"):
+        before = wait_for_results(process, path, output)
+    processes.kill(process)
     lag = sum(row.lag for row in described(path))
     screen.check(
         before > 0, f"killed after {before:,} windows had been written, {duration(time.perf_counter() - began)} in"
@@ -157,18 +180,19 @@ def run_and_kill(screen: Screen, output: Path, path: Path, count: int) -> None:
     staged = [each for each in (path / "staging").glob("*") if not each.name.startswith("=")]
     screen.print(f"left behind in staging/: {len(staged)} files", "dim")
 
-    screen.act(
-        "Restart", "The same job again. It goes on where its checkpoint says, and repeats what was not finished."
-    )
+
+def restart(screen: Screen, output: Path, process: processes.Process, count: int) -> None:
+    """Act three."""
+    screen.act("Restart", "The same job again. It continues at its checkpoint, and repeats what was not finished.")
     began = time.perf_counter()
-    with processes.started(output, JOB, path, output / "checkpoint", most) as process:
-        with screen.waiting("starting Spark, then reading the rest"):
-            said, _ = process.communicate(timeout=PATIENCE_S)
-        screen.check(process.returncode == 0, f"it ended by itself: {said.strip() or 'see job.log'}")
+    processes.ask(process, "stream")
+    with screen.waiting("Spark starts again and reads the rest"):
+        found = processes.answer(process, output)
+    screen.check(found["micro_batches"] > 0, f"it finished after {found['micro_batches']} more micro-batches")
     screen.result("events read, joined and added up", count, "events", time.perf_counter() - began)
 
 
-def wait_for_results(process: subprocess.Popen[str], path: Path, output: Path) -> int:
+def wait_for_results(process: processes.Process, path: Path, output: Path) -> int:
     """Wait until the job has written records; return how many."""
     deadline = time.monotonic() + PATIENCE_S
     with sawlog.open(path, mode="r") as store:
@@ -236,6 +260,15 @@ def look(screen: Screen, output: Path, compared: check.Comparison) -> None:
         for line in plot.text_lines(chart, screen.width):
             screen.print(line)
         screen.line()
+    totals = {name: [row[2:] for row in rows if row[1] == name] for name in events.CATEGORIES}
+    screen.table(
+        ("category", "windows", "clicks", "orders", "revenue"),
+        [
+            (name, f"{len(each):,}", *(f"{sum(row[at] for row in each):,}" for at in (0, 1)),
+             _euros(sum(row[2] for row in each) / 100))
+            for name, each in totals.items()
+        ],
+    )  # fmt: skip
 
 
 def _euros(value: float) -> str:

@@ -534,6 +534,7 @@ def test_tour_lowers_the_number_of_events_by_itself_where_the_kernel_is_interpre
 def test_demo_loses_and_doubles_nothing_and_leaves_a_table_and_a_picture(place: Place) -> None:
     done = place.run(EXAMPLES / "demo.py", "--events", "6000", "--sales", "30000")
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert re.search(r"^ +sent by a Kafka client +6,000 events", done.stdout, re.MULTILINE)
     assert "windows expected, 0 missing" in done.stdout
     assert "✗" not in done.stdout
     assert re.search(r"Spark, table and log: [\d.]+ million events/s, [\d.]+ × Parquet", done.stdout)

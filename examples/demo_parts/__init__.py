@@ -1,1 +1,1 @@
-"""The parts of `examples/demo.py`: the events, the streaming job, and the expected result."""
+"""The parts of `examples/demo.py`: the events, the processes, the Spark jobs, and the expected result."""

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import duckdb
 from tour_parts.screen import Screen
@@ -16,36 +12,34 @@ import sawlog
 
 from . import processes, sales
 
-JOB = Path(__file__).with_name("table_job.py")
 PARTITIONS = 4
 #: Number of runs of the last query, over topic and table and over Parquet files; the best one counts.
 QUERY = "select decode(key) as customer, count(*) as sales from {} group by key order by sales desc, customer limit 5"
 BEST_OF = 5
 
 
-def play(screen: Screen, output: Path, path: Path, count: int) -> None:
-    """Acts six and seven."""
+def play(screen: Screen, output: Path, path: Path, count: int, process: processes.Process) -> None:
+    """Acts six and seven, with the Spark process of the acts before."""
     screen.act(
-        "Table", f"{count:,} sales of a year. A Spark job makes a Delta table of them, with the fields as columns."
+        "Table", f"{count:,} sales of a year become a Delta table in the same Spark, with the fields as columns."
     )
     totals = sales.Totals()
     newer = round(count * (1 - sales.TAIL))
     with sawlog.open(path, maintenance_interval_s=None) as store:
         topic = store.create_topic("sales", PARTITIONS, durability="os", compression_type="lz4")
         sell(screen, topic, totals, 0, newer, count)
-        with processes.started(output, JOB, path, output / "lake", output / "parquet") as process:
-            with screen.waiting("starting Spark, then making the table"):
-                made = answer(process, output)
-            screen.check(made["records"] == newer, f"{made['records']:,} sales are in the table")
-            screen.result("parsed and added to the table", newer, "sales", made["seconds"])
-            screen.act(
-                "Query", "Sales go on. One query over the table and the log's tail; the same over plain Parquet files."
-            )
-            sell(screen, topic, totals, newer, count, count)
-            with screen.waiting("copying everything to Parquet files, then asking both"):
-                process.stdin.write("go\n")  # type: ignore[union-attr]
-                process.stdin.flush()  # type: ignore[union-attr]
-                found = answer(process, output)
+        processes.ask(process, "table")
+        with screen.waiting("making the table"):
+            made = processes.answer(process, output)
+        screen.check(made["records"] == newer, f"{made['records']:,} sales are in the table")
+        screen.result("parsed and added to the table", newer, "sales", made["took"])
+        screen.act(
+            "Query", "Sales go on. One query over the table and the log's tail; the same over plain Parquet files."
+        )
+        sell(screen, topic, totals, newer, count, count)
+        processes.ask(process, "query")
+        with screen.waiting("copying everything to Parquet files, then querying both"):
+            found = processes.answer(process, output)
         screen.check(
             (found["sales"], found["cents"]) == (totals.sales, totals.cents), "Spark has added up every sale once"
         )
@@ -63,15 +57,6 @@ def sell(screen: Screen, topic: sawlog.Topic, totals: sales.Totals, first: int, 
             spent += time.perf_counter() - began
             bar.advance(chunk.num_rows)
     screen.result("written" if not first else "newer ones written", last - first, "sales", spent)
-
-
-def answer(process: subprocess.Popen[str], output: Path) -> dict[str, Any]:
-    """Return the next line of the job's output."""
-    said = process.stdout.readline()  # type: ignore[union-attr]
-    if not said:
-        sys.exit(f"the job ended too early; {output / 'job.log'} says why")
-    found: dict[str, Any] = json.loads(said)
-    return found
 
 
 def ask(screen: Screen, store: sawlog.Store, output: Path, totals: sales.Totals) -> None:

@@ -77,6 +77,8 @@ class Screen:
         #: A pipe gets no animation, even if colour is requested.
         self._moves = sys.stdout.isatty() and not self._console.is_dumb_terminal
         self._acts = 0
+        #: When each part began.
+        self.marks: list[tuple[str, float]] = []
         self.results: list[Result] = []
         self.failed: list[str] = []
         self.checks = 0
@@ -115,6 +117,7 @@ class Screen:
     def act(self, title: str, about: str) -> None:
         """Begin a new part."""
         self._acts += 1
+        self.marks.append((title, perf_counter()))
         self.line()
         self._show(Rule(Text(f"{self._acts}  {title}", "bold"), align="left", style="cyan"))
         self.print(about, "dim")
@@ -167,6 +170,7 @@ class Screen:
     def waiting(self, text: str) -> Iterator[None]:
         """Show a spinner while there is no progress to show."""
         if not self._moves:
+            self.print(f"{text.strip(' .')} ...", "dim")
             yield
             return
         with self._console.status(Text(text, "dim"), spinner_style="cyan"):
