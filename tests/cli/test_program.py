@@ -438,16 +438,30 @@ def test_a_directory_without_a_store_is_left_unchanged(sawlog: Cli, tmp_path: Pa
 
 @pytest.mark.parametrize("missing", ["typer", pytest.param("rich", marks=pytest.mark.slow)])
 def test_a_missing_extra_is_named_with_the_command_to_install_it(missing: str) -> None:
+    result = without(missing, "topic", "list")
+    assert result.returncode == 1
+    assert result.stderr == f"sawlog: the command line needs {missing}: run pip install '.[cli]' in a clone of sawlog\n"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], []])
+def test_without_the_extra_the_version_and_how_to_get_the_rest_are_printed(arguments: list[str]) -> None:
+    result = without("typer", *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    version, advice = result.stdout.splitlines()
+    assert version.startswith(f"sawlog {package.__version__}, ")
+    assert advice.endswith("run pip install '.[cli]' in a clone of sawlog")
+
+
+def without(missing: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in an environment that lacks a package."""
     code = f"import sys; sys.modules[{missing!r}] = None; from sawlog.cli import main; main()"
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, "topic", "list"],
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *arguments],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
-    assert result.returncode == 1
-    assert result.stderr == f"sawlog: the command line needs {missing}: run pip install '.[cli]' in a clone of sawlog\n"
 
 
 def completed(words: str) -> dict[str, str]:

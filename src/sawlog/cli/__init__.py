@@ -71,9 +71,7 @@ def run(arguments: Sequence[str]) -> int:
         import rich  # noqa: F401 - imported early, so that the advice precedes any effect
         import typer
     except ImportError as error:
-        advice = "run pip install '.[cli]' in a clone of sawlog"
-        print(f"sawlog: the command line needs {error.name}: {advice}", file=sys.stderr)
-        return FAILED
+        return _run_without_extra(arguments, str(error.name))
     from .program import command
 
     if "_SAWLOG_COMPLETE" in os.environ:  # a shell asks for completions
@@ -97,6 +95,23 @@ def run(arguments: Sequence[str]) -> int:
         _complain(_usage(error))
         return _leave(USAGE)
     return OK
+
+
+def version_line() -> str:
+    """Return what `sawlog --version` prints."""
+    from .. import __version__, kernel_info
+
+    return f"sawlog {__version__}, {'compiled' if kernel_info().compiled else 'interpreted'} kernel"
+
+
+def _run_without_extra(arguments: Sequence[str], missing: str) -> int:
+    """Run `sawlog` where the extra `cli` is not installed: print the version and how to install the commands."""
+    advice = f"the command line needs {missing}: run pip install '.[cli]' in a clone of sawlog"
+    if list(arguments) in ([], ["--help"], ["-h"], ["--version"]):
+        print(f"{version_line()}\nThe library is installed; {advice}")
+        return _leave(OK)
+    _complain(advice)
+    return FAILED
 
 
 def _reopen_closed_streams() -> None:

@@ -18,6 +18,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from . import version_line
+
 #: Summary, module and attribute of each command, in the order of the help.
 COMMANDS = {
     "demo": ("See it work: a million records, kill -9, recovery, a query.", "demo", "demo"),
@@ -281,10 +283,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from .. import __version__
-        from .._kernel_info import kernel_info
-
-        print(f"sawlog {__version__}, {'compiled' if kernel_info().compiled else 'interpreted'} kernel")
+        print(version_line())
         raise typer.Exit
 
 
