@@ -1,15 +1,25 @@
 """Build the kernel with Cython if a C compiler is available; install the interpreted kernel otherwise.
 
-Everything else about the package is in pyproject.toml. `SAWLOG_PURE=1` skips the compiler; the wheel is then
-`py3-none-any`. Both variants run the same source, and `sawlog.kernel_info()` reports which one is loaded. The last line
-of a build reports it too, but pip shows that only with -v; `python -m sawlog` prints it afterwards.
+`SAWLOG_PURE=1` skips the compiler; the wheel is then `py3-none-any`. Both variants run the same source, and
+`sawlog.kernel_info()` reports which one is loaded. The last line of a build reports it too, but pip shows that only
+with -v; `python -m sawlog` prints it afterwards.
+
+`SAWLOG_REPOSITORY` is the address of the public repository, which the release workflow knows: the links of README.md
+lead there from the package index, where relative links lead nowhere. Without it they become plain text.
+
+Everything else about the package is in pyproject.toml.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
+
+if sys.version_info < (3, 11):  # noqa: UP036 - older versions of pip check `requires-python` after the dependencies
+    sys.exit(f"sawlog needs Python 3.11 or newer, and {sys.executable} is Python {sys.version.split()[0]}.")
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -18,6 +28,9 @@ KERNEL_MODULE = "sawlog.batch.kernel"
 KERNEL_FOLDER = "src/sawlog/batch/kernel"
 KERNEL_SOURCE = f"{KERNEL_FOLDER}/__init__.pyx"  # includes all units
 
+PACKAGE = Path("src/sawlog/__init__.py").read_text(encoding="utf-8")
+VERSION = PACKAGE.partition('\n__version__ = "')[2].partition('"')[0]
+REPOSITORY = os.environ.get("SAWLOG_REPOSITORY", "").rstrip("/")
 
 COMPILED = "sawlog: the kernel was compiled"
 NOT_COMPILED = (
@@ -69,4 +82,30 @@ def kernel_extensions() -> list[Any]:
     return list(extensions)
 
 
-setup(ext_modules=kernel_extensions(), cmdclass={"build_ext": BuildKernel})
+def long_description() -> str:
+    """Return README.md for the package index: relative links lead to the repository, or are plain text without one."""
+    text = Path("README.md").read_text(encoding="utf-8")
+    relative = r"\((?!\w+:|#)([^)\s]+)\)"
+    if not REPOSITORY:
+        text = re.sub(rf"!\[[^]]*\]{relative}\n*", "", text)
+        return re.sub(rf"\[([^]]*)\]{relative}", r"\1", text)
+    text = re.sub(rf"(!\[[^]]*\]){relative}", rf"\1({REPOSITORY}/raw/v{VERSION}/\2)", text)
+    return re.sub(rf"(\[[^]]*\]){relative}", rf"\1({REPOSITORY}/blob/v{VERSION}/\2)", text)
+
+
+def project_urls() -> dict[str, str]:
+    """Return the links that the package index shows beside the description."""
+    if not REPOSITORY:
+        return {}
+    changes = f"{REPOSITORY}/blob/v{VERSION}/CHANGELOG.md"
+    return {"Repository": REPOSITORY, "Issues": f"{REPOSITORY}/issues", "Changelog": changes}
+
+
+setup(
+    version=VERSION,
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
+    project_urls=project_urls(),
+    ext_modules=kernel_extensions(),
+    cmdclass={"build_ext": BuildKernel},
+)
