@@ -1,5 +1,5 @@
 """The published archives install: the source archive without a network, with a compiler or without, and it reports
-which; the CI workflow calls targets that exist."""
+which; a package index accepts and shows them; the workflows call targets that exist."""
 
 from __future__ import annotations
 
@@ -96,21 +96,95 @@ def can_compile() -> bool:
     return bool(module.can_compile())
 
 
-def test_the_workflow_calls_targets_that_exist_and_says_that_it_was_never_run() -> None:
-    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
-    assert text.startswith("# Not run")
-    targets = set(re.findall(r"\bmake ([a-z][a-z-]*)", text))
+WORKFLOWS = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob(".github/workflows/*.yml")}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_workflows_call_targets_that_exist_and_say_that_they_were_never_run() -> None:
+    for name, text in WORKFLOWS.items():
+        assert text.startswith("# Not run"), name
+        assert "://" not in text, name
+    targets = set(re.findall(r"\bmake ([a-z][a-z-]*)", "".join(WORKFLOWS.values())))
     assert {"test", "dist", "docs"} <= targets
     for target in targets:
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
-    assert "://" not in text
+
+
+def test_every_action_is_pinned_to_one_commit() -> None:
+    actions = re.findall(r"uses: (.+)", "".join(WORKFLOWS.values()))
+    for action in actions:
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+    assert len({action.partition("@")[0] for action in actions}) == len(set(actions))
+
+
+def test_only_the_job_that_publishes_gets_an_identity_and_it_waits_for_approval() -> None:
+    assert [name for name, text in WORKFLOWS.items() if "id-token: write" in text] == ["release.yml"]
+    before, publish = WORKFLOWS["release.yml"].split("\n  publish:\n")
+    assert "id-token" not in before
+    assert "environment: release\n" in publish
+    assert "run:" not in publish
+    assert not re.search(r"password|secrets\.", publish)
+
+
+def test_the_supported_pythons_are_declared_tested_and_built_alike() -> None:
+    declared = {name[-4:] for name in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", name)}
+    built = re.findall(r"cp3(\d+)-", PROJECT["tool"]["cibuildwheel"]["build"])
+    assert declared == {f"3.{minor}" for minor in built}
+    [tested] = re.findall(r"python: \[(.+)\]", WORKFLOWS["ci.yml"])
+    assert declared == set(re.findall(r"[\d.]+", tested))
+    assert PROJECT["project"]["requires-python"] == f">={min(declared)}"
+
+
+def test_an_older_python_is_refused_by_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.version_info = (3, 10); exec(open('setup.py').read())"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("sawlog needs Python 3.11 or newer")
+
+
+def test_the_description_has_no_relative_links(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They lead nowhere on a package index: to the repository where it is known, else nothing is linked."""
+    (tmp_path / "src" / "sawlog").mkdir(parents=True)
+    shutil.copy(ROOT / "src" / "sawlog" / "__init__.py", tmp_path / "src" / "sawlog")
+    (tmp_path / "README.md").write_text(
+        "# sawlog\n\n![picture](docs/a.svg)\n\n"
+        "[guide](docs/b.md#top), [`code`](c.py), [here](#sawlog), [there](http:x)\n"
+    )
+    assert description(tmp_path, "") == "# sawlog\n\nguide, `code`, [here](#sawlog), [there](http:x)\n"
+    version = sawlog.__version__
+    assert description(tmp_path, "http:host/name/") == (
+        f"# sawlog\n\n![picture](http:host/name/raw/v{version}/docs/a.svg)\n\n"
+        f"[guide](http:host/name/blob/v{version}/docs/b.md#top), [`code`](http:host/name/blob/v{version}/c.py), "
+        "[here](#sawlog), [there](http:x)\n"
+    )
+
+
+def description(checkout: Path, repository: str) -> str:
+    """Return the long description that setup.py makes of README.md in a directory."""
+    code = (
+        "import setuptools, sys; setuptools.setup = lambda **fields: sys.stdout.write(fields['long_description']); "
+        f"exec(open({str(ROOT / 'setup.py')!r}).read())"
+    )
+    return run([sys.executable, "-c", code], checkout, SAWLOG_PURE="1", SAWLOG_REPOSITORY=repository).stdout.partition(
+        "not compiled\n"
+    )[2]
 
 
 def test_what_development_installs_has_a_known_version() -> None:
     """Else a release of tomorrow could fail what passes today."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = PROJECT["project"]
     wanted = [*extras["dependencies"], *(each for some in extras["optional-dependencies"].values() for each in some)]
-    names = {re.split(r"[^\w.-]", each)[0].lower() for each in wanted} - {"sawlog", "atheris"}  # no test needs that one
+    wanted += [each for group in PROJECT["dependency-groups"].values() for each in group if isinstance(each, str)]
+    names = {re.split(r"[^\w.-]", each)[0].lower() for each in wanted} - {
+        "sawlog",
+        "pip",
+        "atheris",
+    }  # not tested with it
     known = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     assert names - known == set()
     makefile = (ROOT / "Makefile").read_text()

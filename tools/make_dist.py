@@ -5,7 +5,8 @@
 
 The wheels are built from the archive, not from the checkout, so a file missing from the archive is noticed here. On
 Linux, auditwheel determines the systems that a wheel runs on and tags it accordingly (manylinux_2_17 ...): package
-indexes do not accept the tag linux_x86_64.
+indexes do not accept the tag linux_x86_64. Twine checks that an index accepts the metadata and can show the
+description; cibuildwheel, which builds the wheels of a release in CI, checks its settings in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ def main(target: Path, pythons: list[str]) -> int:
     target.mkdir(parents=True)
     print("building the source archive", flush=True)
     archive = build_archive(target)
+    if not check_wheel.report(archive, check_wheel.archive_problems(archive)):
+        return 1
     for python in [sys.executable, *pythons]:
         print(f"building a wheel with {python}, then trying it: a minute or two", flush=True)
         wheel = build_wheel(python, archive, target)
@@ -83,6 +86,8 @@ def main(target: Path, pythons: list[str]) -> int:
             return 1
         if check_wheel.is_universal(wheel):
             break  # the same for every Python
+    run([sys.executable, "-m", "twine", "check", "--strict", *sorted(target.iterdir())])
+    run([sys.executable, "-m", "cibuildwheel", "--platform", "linux", "--print-build-identifiers", ROOT])
     print(
         *(f"{path.relative_to(target.parent)}  {path.stat().st_size:,} bytes" for path in sorted(target.iterdir())),
         sep="\n",

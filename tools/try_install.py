@@ -1,4 +1,7 @@
-"""Append and read with the installed sawlog, in a temporary directory. `make dist` runs it."""
+"""Append and read with the installed sawlog, in a temporary directory. `make dist` and the release workflow run it.
+
+`--compiled`: fail unless the kernel is compiled.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ def main() -> None:
         log.close()
     if (offsets, read) != ([0, 1, 2], values):
         raise SystemExit(f"appended {values} at {offsets}, read {read}")
-    kernel = "compiled" if sawlog.kernel_info().compiled else "plain Python"
+    compiled = sawlog.kernel_info().compiled
+    if "--compiled" in sys.argv and not compiled:
+        raise SystemExit("the kernel is not compiled")
+    kernel = "compiled" if compiled else "plain Python"
     print(f"sawlog {sawlog.__version__}: appended and read {len(values)} records, kernel: {kernel}")
 
 
