@@ -17,7 +17,7 @@ from .places import INDEX, TIME_INDEX, FilePlace, Place, fill, now_ms, values
 def test_only_a_stream_may_exceed_a_segment(place: Place) -> None:
     log = place.open(segment_bytes=1000, segment_overflow_bytes=1000)
     for append in (log.append, lambda value: log.append_many([value])):
-        with pytest.raises(RecordTooLarge):
+        with pytest.raises(RecordTooLarge, match="append_stream"):
             append(b"x" * 1500)
     assert log.append_stream([b"x" * 1500]) == 0
     assert log.segments[0].size_bytes > 1500

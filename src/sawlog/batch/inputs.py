@@ -84,7 +84,8 @@ def record_error(kind: str, what: Any, value: Any) -> SawlogError:
         )
     if kind == "batch_too_large":
         return RecordTooLarge(
-            f"a batch of at least {what:,} bytes exceeds the limit of {value:,} bytes; append fewer records at once"
+            f"a batch of at least {what:,} bytes exceeds the limit of {value:,} bytes; append fewer records at once, "
+            "or stream a large one with append_stream"
         )
     if kind == "type" and isinstance(value, (dict, list)):
         return InvalidRecordType(
