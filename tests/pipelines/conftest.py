@@ -17,12 +17,12 @@ from ..spark.sharing import spark as spark  # noqa: PLC0414
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests with the session in one process."""
+    """Run all tests that use the session in one process."""
     sharing.group(items)
 
 
 class NoSpark:
-    """Stands for the session where a job must refuse before it uses one. Such a test needs no JVM."""
+    """Replacement of the session in tests of jobs that must refuse before they use one: no JVM is needed."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"Spark was used: {name}")
@@ -36,7 +36,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cli(data: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """The program, run inside this process, on the session that is there."""
+    """The program, run inside this process with the existing session."""
     monkeypatch.setenv("SAWLOG_DATA", str(data))
     monkeypatch.setenv("COLUMNS", "100")
     return Cli(data)
@@ -64,7 +64,7 @@ def moment(number: int) -> int:
 
 @pytest.fixture
 def contents(data: Path) -> Callable[..., list[sawlog.Record]]:
-    """All records of a topic."""
+    """Return all records of a topic."""
 
     def scan(topic: str = "orders") -> list[sawlog.Record]:
         with DirectoryStore.open(data, "r") as store:
@@ -74,7 +74,7 @@ def contents(data: Path) -> Callable[..., list[sawlog.Record]]:
 
 
 def forget_last_commit(checkpoint: Path) -> int:
-    """Make Spark believe that it died after its sink was done and before it noted that; which micro-batch."""
+    """Make Spark believe that it died after its sink was done and before it recorded that. Return the micro-batch."""
     commits = checkpoint / "commits"
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
     (commits / str(last)).unlink()

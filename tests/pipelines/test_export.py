@@ -43,13 +43,13 @@ def job(spark: Any, data: Path, target: Path) -> Callable[..., export.TableExpor
 
 @pytest.fixture
 def write(spark: Any, data: Path, target: Path) -> Callable[..., export.TableExportReport]:
-    """Run it."""
+    """Run the job."""
     return job(spark, data, target)
 
 
 @pytest.fixture
 def refused(data: Path, target: Path) -> Callable[..., export.TableExportReport]:
-    """Run it where it must not get as far as Spark."""
+    """Run the job, which must refuse before it uses Spark."""
     return job(NoSpark(), data, target)
 
 
@@ -75,7 +75,7 @@ def files(target: Path) -> list[Path]:
 
 
 def once(count: int, found: list[dict[str, Any]]) -> None:
-    """Every record that was written, once."""
+    """Return every written record, once."""
     assert len(found) == count
     assert set(places(found).values()) == {1}
     assert {json.loads(row["value"])["n"] for row in found} == set(range(count))

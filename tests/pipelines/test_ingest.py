@@ -45,13 +45,13 @@ def job(spark: Any, data: Path, source: Path) -> Callable[..., ingest.IngestRepo
 
 @pytest.fixture
 def take(spark: Any, data: Path, source: Path) -> Callable[..., ingest.IngestReport]:
-    """Run it."""
+    """Run the job."""
     return job(spark, data, source)
 
 
 @pytest.fixture
 def refused(data: Path, source: Path) -> Callable[..., ingest.IngestReport]:
-    """Run it where it must not get as far as Spark."""
+    """Run the job, which must refuse before it uses Spark."""
     return job(NoSpark(), data, source)
 
 
@@ -178,7 +178,7 @@ def test_a_number_of_a_later_csv_file_never_loses_its_zeros(take: Take, source: 
 @pytest.mark.parametrize("form", ["csv", "json", "text", "parquet"])
 @pytest.mark.parametrize("files", [1000, 2])
 def test_files_are_taken_in_order_of_name(take: Take, source: Path, contents: Contents, form: str, files: int) -> None:
-    """Their ages say the opposite, and the largest, which Spark would read first, is in the middle."""
+    """Their ages are in the opposite order, and the largest, which Spark would read first, is in the middle."""
     for number in range(5):
         rows = [{"id": "k", "n": number * 1000 + row} for row in range(400 if number == 2 else 3)]
         path = source / f"day {number}+[x].{form}"

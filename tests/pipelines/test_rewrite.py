@@ -1,4 +1,4 @@
-"""A topic is rewritten: nothing is lost, each key keeps its order, and the swap is one moment."""
+"""Rewriting a topic: no record is lost, each key keeps its order, and the swap is atomic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def spread(spark: Any, data: Path) -> Callable[..., RewriteReport]:
 
 @pytest.fixture
 def refused(data: Path) -> Callable[..., RewriteReport]:
-    """Repartition it where the job must not get as far as Spark."""
+    """Run the job, which must refuse before it uses Spark."""
     return lambda partitions: rewrite.run(NoSpark(), RewriteParams(str(data), "orders", partitions), None)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""A round that dies at any step: nothing is lost and nothing is doubled, in each format. Without Spark."""
+"""Rounds that die at any step lose and duplicate nothing, in each format. Without Spark."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write(work: RoundFiles, first: int, last: int) -> None:
 
 
 def a_round(opened: Rounds, last: int) -> None:
-    """From where the table ends."""
+    """Run a round from the ends of the table."""
     found = opened._table.snapshot()
     first = 0 if found is None else found.ends[0]
     if first == last:
@@ -62,7 +62,7 @@ def a_round(opened: Rounds, last: int) -> None:
 
 
 def a_merge(opened: Rounds, before: tables.TableSnapshot) -> None:
-    """All files of the table into one."""
+    """Merge all files of the table into one."""
     work = opened.begin()
     work.files.mkdir(parents=True)
     pq.write_table(pa.concat_tables([pq.read_table(path) for path in before.files]), work.files / "m.parquet")

@@ -28,7 +28,7 @@ from .conftest import forget_last_commit, moment
 
 SCHEMA = "n bigint, who string"
 slow = pytest.mark.slow
-#: One format is tried always, the others with the slow tests.
+#: One format runs always, the others with the slow tests.
 EACH = ["delta", pytest.param("iceberg", marks=slow), pytest.param("parquet", marks=slow)]
 
 Keep = Callable[..., TableReport]
@@ -46,7 +46,7 @@ def lake(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keep(spark: Any, data: Path, lake: Path) -> Keep:
-    """Run it on the topic `orders`."""
+    """Run the job on the topic `orders`."""
 
     def run(progress: Any = None, **params: Any) -> TableReport:
         given = {"data": str(data), "topic": "orders", "to": str(lake), "merge_from": 0, **params}
@@ -57,7 +57,7 @@ def keep(spark: Any, data: Path, lake: Path) -> Keep:
 
 @pytest.fixture
 def union(spark: Any, data: Path) -> Callable[..., Any]:
-    """The table and the tail."""
+    """Return the rows of table and tail."""
     return lambda **more: sawlog.spark.table(spark, str(data), "orders", **more)
 
 
@@ -75,7 +75,7 @@ def collected(frame: Any) -> Counter[tuple[int, int]]:
 
 
 def stored(data: Path) -> Counter[tuple[int, int]]:
-    """Read the log."""
+    """Return the records of the log."""
     with DirectoryStore.open(data, "r") as store:
         found: Counter[tuple[int, int]] = Counter()
         for number in range(store["orders"].partitions):
@@ -236,7 +236,7 @@ def test_a_table_is_divided_in_utc_whatever_the_session_says(
 
 
 def scan(frame: Any, kind: str) -> str:
-    """The lines of the plan about one side."""
+    """Return the lines of the plan about one side."""
     frame.sparkSession.conf.set("spark.sql.maxMetadataStringLength", 10_000)
     plan: str = frame._jdf.queryExecution().executedPlan().toString()
     return "\n".join(line for line in plan.splitlines() if kind in line)
@@ -294,7 +294,7 @@ def test_rows_beyond_the_recorded_ends_are_not_read_from_the_table(
     rows = union().where("offset >= 8").toArrow()
     write_deltalake(str(lake / "orders"), rows, mode="append")
     found = collected(union())
-    assert found == {**stored(data), (0, 8): 2, (0, 9): 2}  # below the ends a table's rows are its owner's business
+    assert found == {**stored(data), (0, 8): 2, (0, 9): 2}  # rows of the table below the ends are not checked
 
 
 @slow
@@ -444,7 +444,7 @@ def test_wrong_parameters_are_refused_before_spark_is_started(data: Path, filled
 
 
 def stream(spark: Any, data: Path, checkpoint: Path, **options: Any) -> dict[int, list[tuple[int, int]]]:
-    """The micro-batches of a query until it has caught up."""
+    """Run a query until it has caught up and return its micro-batches."""
     reader = spark.readStream.format("sawlog").option("path", str(data)).option("subscribe", "orders")
     for name, value in {"startingTable": "true", "includeHeaders": "true", **options}.items():
         reader = reader.option(name, value)

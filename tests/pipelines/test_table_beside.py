@@ -43,7 +43,7 @@ SCHEMA = "n bigint"
 
 @contextmanager
 def running(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Work in a thread until this is left; its error is raised here."""
+    """Run work in a thread during the block, and raise its error here."""
     ended, errors = threading.Event(), []
 
     def run() -> None:
@@ -109,7 +109,7 @@ class Writer:
 
 
 def keeper(spark: Any, data: Path, lake: Path, form: str) -> Callable[[threading.Event], None]:
-    """The job, run again and again."""
+    """Run the job repeatedly."""
     params = TableParams(str(data), "orders", str(lake), form, schema=SCHEMA, merge_from=3, max_records=500)  # type: ignore[arg-type]
 
     def work(ended: threading.Event) -> None:
@@ -255,7 +255,7 @@ def _ends(store: DirectoryStore) -> dict[int, int]:
 
 
 def _check_union(store: DirectoryStore, writer: Writer) -> None:
-    """Assert that every offset is there once, at least up to the records written before."""
+    """Check that every offset exists once, at least up to the records written before."""
     before = dict(writer.written)
     for _ in range(20):
         try:

@@ -1,4 +1,4 @@
-"""A store in a directory and its replica, and whether what came back is the same."""
+"""A store in a directory and its replica, and comparisons of the two and of restored directories."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sawlog.store.replica import Progress, Replicator, replicate, restore
 
 
 def address() -> str:
-    """A bucket of its own in this process."""
+    """Return the address of a new bucket in this process."""
     return f"memory://replica-{uuid.uuid4().hex}"
 
 
 def ship(data: Path, url: str, **more: object) -> Progress:
-    """Ship what there is."""
+    """Replicate the current content once."""
     return replicate(data, url, once=True, maintenance_interval_s=None, **more)  # type: ignore[arg-type]
 
 
 def batches(log: Log) -> bytes:
-    """All batches as they are stored."""
+    """Return all batches as stored."""
     found, at = b"", log.lowest_offset
     while at < log.visible_offset:
         page = log.fetch(at, 1 << 20, isolation="uncommitted")
@@ -33,7 +33,7 @@ def batches(log: Log) -> bytes:
 
 
 def assert_same(one: Store, other: Store) -> None:
-    """Byte for byte, with the same topics, offsets, settings and groups; and everything in order."""
+    """Check that two stores are equal: topics, batches, offsets, settings and groups; and that both verify."""
     assert other.topics() == one.topics()
     for mine in one:
         theirs = other[mine.name]
@@ -58,17 +58,17 @@ def assert_comes_back(source: Store, url: str, to: Path) -> None:
 
 
 def eventually(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something that another thread or process does."""
+    """Wait until a condition holds that another thread or process fulfils."""
     deadline = Deadline(seconds)
     while not is_so():
         assert deadline.retry(), "it did not happen in time"
 
 
 def replica(url: str) -> ObjectStore:
-    """The replica, for reading."""
+    """Open the replica for reading."""
     return ObjectStore.open(url, "r")
 
 
 def replicator(data: Path, url: str) -> Replicator:
-    """One whose rounds a test takes itself."""
+    """Return a replicator whose rounds the test runs itself."""
     return Replicator(data, url, maintenance_interval_s=None)

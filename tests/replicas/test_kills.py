@@ -1,4 +1,5 @@
-"""Replicators and restores are killed with SIGKILL at any moment, beside a writer: nothing is lost, doubled, moved."""
+"""Replicators and restores are killed with SIGKILL at any moment, next to a writer: no record is lost, duplicated or
+moved."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ restore(*sys.argv[1:])
 
 @contextmanager
 def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that has begun; killed at the end."""
+    """Start a process, which is killed at the end of the block."""
     made = warm.start(["-c", program, *arguments], stdout=subprocess.PIPE, text=True)
     try:
         assert made.stdout is not None
@@ -52,7 +53,7 @@ def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 class Busy:
-    """A store that is written, compacted, trimmed and asked for offsets, by steps that a seed decides."""
+    """A store with writes, compactions, trims and commits, in steps that a seed determines."""
 
     def __init__(self, data: Path, seed: int) -> None:
         self.random = random.Random(seed)
@@ -63,7 +64,7 @@ class Busy:
         self._sequences = dict.fromkeys(range(5), 0)
 
     def step(self) -> None:
-        """Do something."""
+        """Run a random step."""
         chosen = self.random.randrange(20)
         self._number += 1
         value = b"%d " % self._number * self.random.randrange(1, 60)
@@ -90,7 +91,7 @@ class Busy:
             log.append_marker(producer, 0, commit=self.random.random() < 0.6)
 
     def run(self, until: threading.Event) -> None:
-        """Steps until it is enough."""
+        """Run steps until the test ends."""
         while not until.wait(0.002):
             self.step()
 
@@ -128,7 +129,7 @@ def logs_in(directory: Path) -> int:
 
 
 def kill_restores(url: str, to: Path, kills: int) -> None:
-    """Restore, killed some times; it is never taken for a complete one."""
+    """Kill a restore several times; an incomplete one never counts as complete."""
     for number in range(kills):
         with process(_RESTORE, url, str(to)) as restoring:
             eventually(lambda: restoring.poll() is not None or logs_in(to) > number)  # noqa: B023 - called at once
@@ -142,7 +143,8 @@ def kill_restores(url: str, to: Path, kills: int) -> None:
 
 
 def assert_holds(store: Store, url: str, to: Path) -> None:
-    """The topic without compaction is the same byte for byte; of the compacted one the last value of each key is."""
+    """Check that the topic without compaction is byte for byte the same, and that the compacted one has the last value
+    of each key."""
     keyed = {each.key: each.value for each in store["keyed"].scan()}
     from sawlog.store.replica import restore
 

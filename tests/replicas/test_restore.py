@@ -1,4 +1,5 @@
-"""A directory is filled from a replica: completely or not at all, also as it was, also followed."""
+"""Restoring a directory from a replica: completely or not at all, at the end or at an earlier time, once or
+following."""
 
 from __future__ import annotations
 
@@ -305,7 +306,7 @@ def test_extents_that_were_consolidated_meanwhile_are_looked_up_again(
 
 
 def test_a_restore_never_continues_with_the_records_of_another_history(tmp_path: Path) -> None:
-    """The bucket is rolled back, and goes on, between two runs of a stand-by."""
+    """The bucket is rolled back and continues between two runs of a standby."""
     bucket, to = tmp_path / "bucket", tmp_path / "to"
     url = f"file://{bucket}"
     stopped = threading.Event()

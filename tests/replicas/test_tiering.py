@@ -172,7 +172,7 @@ def test_an_export_has_all_of_it(tiered: Tiered, tmp_path: Path) -> None:
     assert all(value in found for value in expected(0, 200))
 
 
-# --- the replica is away, or another one
+# --- a replica that is unreachable, or another one
 
 
 def test_an_unrecorded_replica_is_an_error_that_says_what_to_do(tiered: Tiered) -> None:
@@ -481,7 +481,7 @@ def test_asyncio_reads_it_without_standing_still(tiered: Tiered) -> None:
 def test_a_topic_that_replaces_another_keeps_its_only_records(
     tiered: Tiered, more: dict[str, bool], is_shipped: bool
 ) -> None:
-    """In the replica it is found by its id: it must not be created there a second time."""
+    """The replica finds a topic by its id and must not create it a second time."""
     tiered.store.create_topic("totals")
     if is_shipped:
         tiered.ship()
@@ -499,7 +499,7 @@ def test_a_topic_that_replaces_another_keeps_its_only_records(
 
 
 def test_a_directory_that_was_put_back_keeps_its_own_records(tmp_path: Path) -> None:
-    """In the same leader epoch, with an equal batch at the end of a segment."""
+    """Even in the same leader epoch and with an equal batch at the end of a segment."""
     data, copy, url = tmp_path / "data", tmp_path / "copy", f"file://{tmp_path}/bucket"
 
     def append(what: bytes, count: int) -> None:
@@ -587,7 +587,7 @@ def test_topics_that_are_not_there_and_addresses_that_are_none_are_errors(tiered
 
 
 def give_all_stores_a_cache(monkeypatch: pytest.MonkeyPatch, path: Path) -> list[BlockCache]:
-    """Stores in a directory that serves as a bucket have none by themselves."""
+    """Give stores in a file:// bucket a cache, which they do not have by default."""
     caches: list[BlockCache] = []
     open_ = ObjectStore.open
 
@@ -601,7 +601,7 @@ def give_all_stores_a_cache(monkeypatch: pytest.MonkeyPatch, path: Path) -> list
 
 
 def _with_two_batches_swapped(data: bytes) -> bytes:
-    """Intact batches, of the same sizes, in another order."""
+    """Return intact batches of the same sizes in another order."""
     rows = rows_of(memoryview(data))
     batches = [data[row[POSITION] : row[POSITION] + row[SIZE]] for row in rows.tolist()]
     assert len(batches[150]) == len(batches[151])
@@ -613,7 +613,7 @@ def _with_two_batches_swapped(data: bytes) -> bytes:
 def test_nothing_is_removed_here_that_only_the_cache_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    """The replica was read on this machine, and damaged in the bucket since: the cache has good copies."""
+    """The replica was read on this machine and then damaged in the bucket: the cache still has good copies."""
     monkeypatch.setattr("sawlog.store.replica.shipment._INLINE_BYTES", 0)
     caches = give_all_stores_a_cache(monkeypatch, tmp_path / "cache")
     tiered = Tiered(tmp_path, local_retention_bytes=None)
@@ -648,7 +648,7 @@ def test_nothing_is_removed_here_that_only_the_cache_has(
 
 
 def test_the_replica_is_compared_as_it_is_in_the_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it ships, a replicator compares the last batch of a partition: not with a good copy in the cache."""
+    """A replicator compares the last batch of a partition with the bucket, not with the cache."""
     monkeypatch.setattr("sawlog.store.replica.shipment._INLINE_BYTES", 0)
     give_all_stores_a_cache(monkeypatch, tmp_path / "cache")
     tiered = Tiered(tmp_path, local_retention_bytes=None)

@@ -16,7 +16,7 @@ from .sharing import spark as spark  # noqa: PLC0414
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests with the session in one process."""
+    """Run all tests that use the session in one process."""
     sharing.group(items)
 
 

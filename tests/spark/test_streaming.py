@@ -54,7 +54,7 @@ class Query:
         return self
 
     def construct(self) -> bool:
-        """Decide on the next micro-batch and write it down, unless that was done; whether there is one."""
+        """Plan and record the next micro-batch, unless one is planned. Return whether there is one."""
         if len(self.offsets) > self.done:
             return True
         limit = self.reader.getDefaultReadLimit()
@@ -69,7 +69,7 @@ class Query:
         return True
 
     def read(self) -> list[tuple[Any, ...]]:
-        """The rows of the micro-batch that was decided on; it is not done yet."""
+        """Return the rows of the planned micro-batch, which is not committed yet."""
         start = self.offsets[self.done - 1] if self.done else self.reader.initialOffset()
         tasks = self.reader.partitions(start, self.offsets[self.done])
         copy = pickle.loads(pickle.dumps(self.reader))  # a task has one
@@ -81,7 +81,7 @@ class Query:
         ]
 
     def trigger(self) -> list[tuple[Any, ...]] | None:
-        """One whole micro-batch; None if there is none."""
+        """Run one whole micro-batch and return its rows; None if there is none."""
         if not self.construct():
             return None
         found = self.read()
@@ -89,7 +89,7 @@ class Query:
         return found
 
     def drain(self) -> list[tuple[Any, ...]]:
-        """Micro-batches until there is nothing more."""
+        """Run micro-batches until no records are left."""
         found: list[tuple[Any, ...]] = []
         while (more := self.trigger()) is not None:
             found += more
@@ -134,7 +134,7 @@ def orders(store: Store) -> Topic:
     ],
 )
 def test_a_start_that_moves_is_looked_up_once_for_a_group(data: Path, orders: Topic, start: dict[str, Any]) -> None:
-    """Records come before each of Spark's questions, and the query is killed before and after it has planned."""
+    """Records arrive before each call of Spark, and the query is killed before and after planning."""
     query = Query(data, groupId="spark", **start)
     query.reader.initialOffset()
     append(orders, 10, 11)
@@ -305,7 +305,7 @@ def test_what_is_available_now_is_read_and_what_comes_later_is_not(data: Path, o
     assert values(query.restart(available_now=True).drain()) == [10, 11]
 
 
-# --- what changes meanwhile
+# --- concurrent changes
 
 
 def test_new_partitions_are_found_and_read_from_their_first_record(data: Path, store: Store, orders: Topic) -> None:
@@ -378,7 +378,7 @@ def test_a_topic_that_goes_between_planning_and_reading_is_left_out_if_data_loss
     assert query.drain() == []
 
 
-def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(data: Path, store: Store, orders: Topic) -> None:
+def test_a_recreated_topic_is_not_mistaken_for_the_old_one(data: Path, store: Store, orders: Topic) -> None:
     """Otherwise its records would be skipped until it is as long as the old one."""
     query = Query(data)
     query.drain()
@@ -402,7 +402,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_first_record_if_data_loss_i
     assert values(query.drain()) == list(range(100, 120))
 
 
-# --- what can be seen of it
+# --- progress and metrics
 
 
 def lags(store: Store, group: str) -> dict[int, int]:

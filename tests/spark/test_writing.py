@@ -49,7 +49,7 @@ def batch(*values: int, **columns: list[Any]) -> pa.RecordBatch:
 
 
 def columns(text: str) -> StructType:
-    """A schema of one column: its name and its type."""
+    """Return a schema of one column."""
     name, kind = text.split()
     return StructType([StructField(name, {"bigint": LongType(), "string": StringType()}[kind])])
 
@@ -86,7 +86,7 @@ def test_rows_of_a_task_keep_their_order_in_a_partition(data: Path, orders: Topi
     assert [int(record.value or b"") for record in orders.partition(1).scan()] == [*range(20), *range(20)]
 
 
-def test_only_attempts_that_the_driver_was_told_of_count(data: Path, orders: Topic) -> None:
+def test_only_attempts_that_were_reported_to_the_driver_count(data: Path, orders: Topic) -> None:
     """A speculative attempt that lost, and one whose worker died: both have staged, neither is reported."""
     staged(data, "job", batch(1, 2))
     told = staged(data, "job", batch(1, 2))
@@ -113,7 +113,7 @@ def test_an_attempt_that_fails_takes_what_it_staged_with_it(data: Path, orders: 
 
 @pytest.fixture
 def files() -> Iterator[None]:
-    """Tasks stage whatever they have, however little it is."""
+    """Let tasks stage any amount in files, however small."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sawlog.spark.writing.INLINE_BYTES", -1)
         yield
@@ -121,7 +121,7 @@ def files() -> Iterator[None]:
 
 @pytest.fixture
 def adopting() -> Iterator[None]:
-    """Whatever is staged alone becomes a segment."""
+    """Let every staged file of one partition become a segment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sawlog.store.directory.transactions.staging.ADOPT_BYTES", 1)
         patch.setattr("sawlog.store.directory.transactions.placement.ADOPT_BYTES", 1)
@@ -341,7 +341,7 @@ def test_nothing_is_locked_while_tasks_stage_nor_after_the_commit(data: Path, or
     assert "locked" not in finish(start("storing", "append", data, "orders"))
 
 
-def test_a_stage_that_somebody_sweeps_at_that_moment_is_waited_for(data: Path, orders: Topic) -> None:
+def test_publishing_waits_for_a_concurrent_sweep(data: Path, orders: Topic) -> None:
     """Opening a store sweeps the staged transactions, and holds the lock of each for a moment."""
     told = staged(data, "job", batch(1))
     directory = FileDirectory(data, create=False)
@@ -502,7 +502,7 @@ def test_a_log_is_not_overwritten(spark: Any, data: Path, orders: Topic) -> None
 
 
 def failing(batches: Any, mark: str, times: int) -> Iterator[pa.RecordBatch]:
-    """A stage of the user's that fails after its rows have gone on to the writer, a number of times."""
+    """A user function that fails a number of times after its rows have reached the writer."""
     yield from batches
     for attempt in range(times):
         try:

@@ -1,6 +1,6 @@
-"""Another process that runs commands line by line: to read and write beside this one, and to be killed.
+"""Another process that runs Python line by line: it reads and writes next to this one, and can be killed.
 
-`Elsewhere` runs Python statements and gives the value of expressions; the names that it makes stay for the next line.
+`Elsewhere` runs statements and returns the values of expressions; names are kept for later lines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .. import warm
 
 PATIENCE_S = 60.0
 
-#: Reads a statement or an expression a line, as a literal; answers with a literal, or with the error.
+#: Program: reads a statement or an expression per line, as a literal, and answers with a literal or the error.
 _LOOP = """
 import ast, sys, traceback
 names = {"place": sys.argv[1]}
@@ -41,7 +41,7 @@ for line in sys.stdin:
 
 
 class Elsewhere:
-    """A process of its own; `place` is a path that it knows under that name."""
+    """A Python process in which the name `place` is a given path."""
 
     def __init__(self, place: Path) -> None:
         path = os.pathsep.join([str(Path(sawlog.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -54,7 +54,7 @@ class Elsewhere:
         )
 
     def begin(self, text: str) -> None:
-        """Have it do something, and do not wait."""
+        """Send a line without waiting for the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{text!r}\n")
         self.process.stdin.flush()
@@ -73,17 +73,17 @@ class Elsewhere:
         return answer
 
     def tell(self, text: str) -> Any:
-        """Have it do something; the value, if it is an expression of plain values."""
+        """Run a line and return its value, if it is an expression with a plain value."""
         self.begin(text)
         return self.end()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send SIGKILL."""
         self.process.kill()
         self.is_killed()
 
     def is_killed(self) -> bool:
-        """Wait for its end, which it brings about itself; whether that was kill -9."""
+        """Wait until the process has killed itself and return whether that was by SIGKILL."""
         return self.process.wait(PATIENCE_S) == -signal.SIGKILL
 
     def __enter__(self) -> Elsewhere:

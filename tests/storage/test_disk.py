@@ -1,4 +1,4 @@
-"""The simulated disk does what its fault model says, and makes the system calls that files make, not one more."""
+"""The simulated disk follows its fault model, and makes exactly the system calls of real files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POWER_CUTS: list[Mode] = list(MODES)
 
 
 def found_after(disk: FaultyStorage, mode: Mode, count: int = 40) -> set[tuple[tuple[str, bytes], ...]]:
-    """All disks that this many power cuts leave."""
+    """Return all disks that this many power cuts can leave."""
     return {tuple(disk.crash(mode, seed).content().items()) for seed in range(count)}
 
 
@@ -101,7 +101,7 @@ def test_a_move_between_directories_is_one_change() -> None:
 
 
 def writes(disk: FaultyStorage) -> list[bytes]:
-    """Three writes on their way, of four, three and two sectors."""
+    """Leave three writes pending, of four, three and two sectors."""
     file = disk.create("a")
     made = [bytes([65 + number]) * size for number, size in enumerate((2048, 1536, 1024))]
     for data in made:

@@ -101,7 +101,7 @@ def test_files_obey_the_umask(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [1, 2, 7, 1000])
 def test_short_writes_go_on_until_all_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """The system may write less than it was given, for instance because of a signal."""
+    """The system may write fewer bytes than requested, for example because of a signal."""
     real_pwrite, real_write = os.pwrite, os.write
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real_pwrite(fd, memoryview(data)[:step], at))
     monkeypatch.setattr(os, "write", lambda fd, data: real_write(fd, memoryview(data)[:step]))
@@ -132,7 +132,7 @@ def test_short_reads_go_on_until_all_is_read(tmp_path: Path, monkeypatch: pytest
 
 
 def test_interrupt_during_an_append_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two parts of one append somebody presses Ctrl-C."""
+    """Ctrl-C arrives between two parts of one append."""
     directory = FileDirectory(tmp_path)
     storage = directory.create("x")
     storage.append(b"kept")
@@ -212,7 +212,7 @@ def test_lock_says_who_holds_it(tmp_path: Path) -> None:
 
 
 def test_lock_holds_although_its_file_was_deleted(tmp_path: Path) -> None:
-    """Somebody tidies up: two writers must not come of it."""
+    """A user deletes the lock file. It must not admit a second writer."""
     directory = FileDirectory(tmp_path)
     held = directory.lock("LOCK")
     (tmp_path / "LOCK").unlink()
@@ -306,7 +306,7 @@ def test_region_outlives_the_mapping_the_file_and_the_directory(tmp_path: Path) 
 def test_mapping_gives_its_descriptor_back(tmp_path: Path) -> None:
     directory = FileDirectory(tmp_path)
     directory.replace("x", b"abc")
-    gc.collect()  # what other tests have left goes now, not while we count
+    gc.collect()  # collect the garbage of other tests now, not while we count
     before = len(os.listdir("/proc/self/fd"))
     mappings = [directory.open_sealed("x") for _ in range(20)]
     assert len(os.listdir("/proc/self/fd")) <= before + len(mappings)

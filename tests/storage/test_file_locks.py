@@ -106,7 +106,7 @@ def test_a_log_that_is_forgotten_gives_up_its_lock(tmp_path: Path) -> None:
         assert [record.value for record in again] == [b"acknowledged"]
 
 
-def test_a_lock_that_nobody_has_any_more_is_free(tmp_path: Path) -> None:
+def test_a_lock_without_owner_is_free(tmp_path: Path) -> None:
     """An interrupt may come after the lock was created and before the caller receives it."""
     directory = FileDirectory(tmp_path)
     held = directory.lock("LOCK")
@@ -121,7 +121,8 @@ def test_a_lock_that_nobody_has_any_more_is_free(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick_collections")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_anywhere_in_locking_and_releasing_leaves_the_lock_free(tmp_path: Path) -> None:
-    """At each place where the interpreter handles signals; then released again, as a second `close` does."""
+    """Interrupts come at each place where the interpreter handles signals. Then the lock is released again, as a second
+    `close` does."""
     directory = FileDirectory(tmp_path)
 
     def work() -> None:
@@ -151,7 +152,7 @@ class Stop(BaseException):
 
 
 def interrupted(work: Callable[[], None], number: int) -> bool:
-    """Run it with an interrupt before the instruction of that number in the storage; whether there was one."""
+    """Run with an interrupt before the instruction of that number in the storage. Return whether it was reached."""
     passed = 0
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
@@ -177,6 +178,6 @@ def interrupted(work: Callable[[], None], number: int) -> bool:
 
 
 def test_the_c_library_can_fork_here() -> None:
-    """Else the first test would show nothing."""
+    """Otherwise the first test would prove nothing."""
     assert hasattr(ctypes.CDLL(None), "fork")
     assert hasattr(os, "fork")

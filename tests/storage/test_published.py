@@ -1,7 +1,7 @@
 """The published end, two numbers in a small file: its bytes, the values readers trust, and crashes of the writer.
 
-The promises that hold for every directory are in `DirectorySuite`. Here is the file: its bytes, other starts of the
-machine, damage, stores that were torn, processes that were killed, and directories that have no `published` at all.
+`DirectorySuite` has the guarantees of every directory. These tests are about the file: its bytes, restarts of the
+machine, damage, torn stores, killed processes, and directories without `published`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(not boot_id(), reason="this system does not tell
 
 @pytest.fixture(params=["mapped", "written"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """The file is mapped, or written by `pwrite` where that would not be safe."""
+    """Map the file, or write it with `pwrite`, as on file systems where mapping is not safe."""
     if request.param == "written":
         monkeypatch.setattr(published_module, "maps_safely", lambda fd: False)
     else:
@@ -87,7 +87,7 @@ def put(directory: FileDirectory, data: bytes) -> None:
 
 
 def restart(monkeypatch: pytest.MonkeyPatch, boot: bytes = OTHER_BOOT) -> None:
-    """The machine was started again."""
+    """Simulate a restart of the machine."""
     monkeypatch.setattr(published_module, "boot_id", lambda: boot)
     monkeypatch.setattr(file_module, "boot_id", lambda: boot)
 
@@ -235,7 +235,7 @@ def test_what_is_missing_is_none(directory: FileDirectory, way: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 24, 63, 64, 96, 127, 129, 5000])
-def test_a_file_of_another_size_is_none_and_the_next_writer_mends_it(
+def test_a_file_of_another_size_is_ignored_and_the_next_writer_replaces_it(
     directory: FileDirectory, way: str, size: int
 ) -> None:
     writer_in(directory, (7, 1), (8, 1)).close()
@@ -318,7 +318,7 @@ def test_a_store_that_is_torn_at_any_byte_leaves_the_older_or_the_newer_value(
 def test_a_write_that_is_refused_leaves_the_numbers_before(
     directory: FileDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the file is written and not mapped, and the disk is full, the store has no effect and raises nothing."""
+    """If the file is written with `pwrite` and the disk is full, the store has no effect and raises nothing."""
     monkeypatch.setattr(published_module, "maps_safely", lambda fd: False)
     writer = writer_in(directory, (7, 1))
 
@@ -334,8 +334,8 @@ def test_a_write_that_is_refused_leaves_the_numbers_before(
     writer.close()
 
 
-def test_who_may_only_read_loads_and_changes_nothing(directory: FileDirectory, way: str) -> None:
-    """In a process without the right to write; as root, one that has given its rights up."""
+def test_a_reader_without_write_permission_loads_and_changes_nothing(directory: FileDirectory, way: str) -> None:
+    """In a process without write permission; as root, in one that has dropped its privileges."""
     writer = writer_in(directory, (7, 1))
     path = Path(directory.path, NAME)
     path.chmod(0o444)
@@ -369,7 +369,7 @@ def test_who_may_only_read_loads_and_changes_nothing(directory: FileDirectory, w
     writer.close()
 
 
-def test_a_file_that_nobody_may_read_is_none(directory: FileDirectory) -> None:
+def test_an_unreadable_file_is_ignored(directory: FileDirectory) -> None:
     """Then readers see every whole batch."""
     writer_in(directory, (7, 1)).close()
     Path(directory.path, NAME).chmod(0)
@@ -456,7 +456,7 @@ def test_a_writer_that_is_killed_in_the_middle_of_its_stores_leaves_one_that_it_
 def test_another_process_loads_a_million_stores_without_a_gap_or_a_step_back(
     directory: FileDirectory, way: str, share: int
 ) -> None:
-    """Values only go up, both numbers belong together, and after the first there always is one."""
+    """Values only increase, both numbers belong together, and after the first store a load always succeeds."""
     count = (1_000_000 if way == "mapped" else 100_000) // share
     writer = writer_in(directory, (1, 1))
     with Elsewhere(Path(directory.path)) as other:
@@ -550,7 +550,7 @@ def test_a_replaced_file_of_another_start_or_damaged_is_none(foreign: Any, monke
 def test_a_foreign_directory_on_a_system_that_does_not_tell_its_start_publishes_nothing(
     foreign: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbers that cannot be told from those of another start must not be believed after a power cut."""
+    """Without a boot id, numbers from before a power cut could not be recognised, so none are published."""
     restart(monkeypatch, b"")
     writer = open_published(foreign, NAME, create=True)
     if writer is not None:

@@ -29,7 +29,7 @@ LATE = 30.0
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[FileDirectory]:
-    """A directory whose path is longer than the address of a socket may be."""
+    """A directory whose path is longer than the maximum address of a socket."""
     path = tmp_path / ("deep" * 30) / ("deeper" * 20)
     path.mkdir(parents=True)
     made = FileDirectory(path)
@@ -38,7 +38,7 @@ def directory(tmp_path: Path) -> Iterator[FileDirectory]:
 
 
 class Door:
-    """A name, and the connections that have something to read."""
+    """A listener with its name, and the connections that are readable."""
 
     def __init__(self, directory: FileDirectory) -> None:
         self._directory = directory
@@ -49,11 +49,11 @@ class Door:
         self._ready.put(channel)
 
     def wait(self) -> Channel:
-        """The next connection that has something to read."""
+        """Return the next readable connection."""
         return self._ready.get(timeout=LATE)
 
     def accepted(self) -> tuple[Channel, Channel]:
-        """Both ends of a connection on which a byte was sent."""
+        """Return both ends of a connection on which a byte was sent."""
         ours = connect(self._directory, "name", Deadline(LATE))
         ours.send(b"!", deadline=Deadline(LATE))
         theirs = self.wait()
@@ -81,7 +81,7 @@ def refused(number: int, call: object) -> None:
 
 
 def until_refused(directory: FileDirectory, name: str) -> None:
-    """Wait until nobody listens there any more."""
+    """Wait until no process listens at an address."""
     deadline = Deadline(LATE)
     while True:
         try:
@@ -216,7 +216,7 @@ def test_a_name_that_is_about_to_accept_connections_is_not_taken_for_dead(
         def listen(self, backlog: int = 0, /) -> None:
             remove_dead(directory)
             seen.append(directory.names())
-            os.utime(path / "name", (0, 0))  # it has not got further for a long time: it is dead
+            os.utime(path / "name", (0, 0))  # no progress for a long time: the process is dead
             remove_dead(directory)
             seen.append(directory.names())
             raise OSError(errno.ENOBUFS, "enough seen")
@@ -265,7 +265,7 @@ def test_where_there_are_no_sockets_an_error_says_so() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_an_interrupt_anywhere_in_listen_leaves_nothing_registered(directory: FileDirectory) -> None:
-    """Also before the caller has the listener: the same name and the same descriptor can be used again."""
+    """Even before the caller has the listener: the name and the descriptor can be used again."""
     fired = 0
     for number in range(1, 50):
         interrupter, door = Interrupter(number), None

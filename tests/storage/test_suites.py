@@ -63,11 +63,11 @@ class TestMemoryDirectory(Memory, DirectorySuite):
 
 
 class TestSimulatedStorage(Simulated, StorageSuite):
-    """A simulated disk that is told nothing else keeps the promises of a storage."""
+    """Without faults, a simulated disk keeps the promises of a storage."""
 
 
 class TestSimulatedDirectory(Simulated, DirectorySuite):
-    """And those of a directory."""
+    """Without faults, a simulated disk keeps the promises of a directory."""
 
 
 # --- the suites can fail
@@ -196,7 +196,7 @@ class _WithoutPublished(MemoryDirectory):
 
 
 class _PublishesNothing(MemoryDirectory):
-    """There is no memory that its readers could share."""
+    """A directory without memory that its readers could share."""
 
     def published(self, name: str, *, create: bool = False) -> Published | None:
         return None

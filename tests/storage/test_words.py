@@ -1,4 +1,4 @@
-"""Words in a shared file: what other processes see, and how they wake each other."""
+"""Words in a shared file: visibility in other processes, and wake-ups between processes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_sleeping_process_ends_its_wait_by_itself(kind: str, path: Path, words
 
 
 def test_no_change_of_a_word_is_missed_by_a_process_that_sleeps_on_it(words: Words, kind: str, path: Path) -> None:
-    """Each number is sent when the one before has been answered: a lost wake-up would stop the exchange."""
+    """Each number is sent after the answer to the previous one, so a lost wake-up would stop the exchange."""
     rounds = 2000 if kind == "futex" else 100
     answering = ready(start("words", kind, path, "answer", rounds))
     for number in range(1, rounds + 1):
@@ -138,7 +138,7 @@ def test_a_signal_handler_that_raises_ends_a_wait(words: Words) -> None:
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)  # again, should the first one come before the wait
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)  # again, in case the first one comes before the wait
         with pytest.raises(InterruptedError):
             words.wait(0, 0, PATIENCE_S)
     finally:

@@ -1,7 +1,7 @@
-"""Stores of one process that hand over to each other without sockets: by calls, in the thread of the caller.
+"""Stores in one process that forward appends to each other by direct calls instead of sockets.
 
-For directories that have no sockets: the simulated disk, and directories whose calls fail. A store that stands for a
-process which has died is taken out of the hall.
+For directories without sockets: the simulated disk, and directories whose calls fail. The store of a process that is
+assumed dead is removed from the hall.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Hall:
         self._numbers = itertools.count()
 
     def peer_listener(self, root: object = None) -> HallListener:
-        """For one store."""
+        """Return the listener of one store."""
         return HallListener(self, f"store-{next(self._numbers)}")
 
     @contextmanager
     def opens(self) -> Iterator[None]:
-        """Stores that are opened meanwhile are in the hall."""
+        """Add the stores that are opened in this block to the hall."""
         with patch("sawlog.store.directory.store.listener_for", self.peer_listener):
             yield
 
     def store(self, directory: Any, **options: Any) -> DirectoryStore:
-        """A store in the hall."""
+        """Open a store in the hall."""
         with self.opens():
             return DirectoryStore.open(directory, maintenance_interval_s=None, **options)
 
@@ -95,7 +95,7 @@ class Call:
 
 
 class Bytes:
-    """A pipe that is a buffer."""
+    """A pipe in memory."""
 
     def __init__(self, data: bytearray) -> None:
         self._data = data
@@ -109,4 +109,4 @@ class Bytes:
         return found
 
     def close(self) -> None:
-        """Nothing to do."""
+        """No-op."""

@@ -382,7 +382,7 @@ class Writer:
         self.listen()
 
     def restart(self) -> None:
-        """Kill it, and let another process go on."""
+        """Kill a process and start its successor."""
         self.kill()
         self.generation += 1
         last = int(self.tried[-1][1].rpartition(b".")[2]) if self.tried else 0

@@ -1,4 +1,4 @@
-"""The pieces under a transaction, as another program uses them that stages in many processes and commits in one."""
+"""Staging and intents, as used by a program that stages in many processes and commits in one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def batch(*records: bytes) -> bytes:
 
 
 def written(directory: MemoryDirectory, id_: str, *parts: Part) -> Intent:
-    """An intent for empty logs, as a process leaves it that dies right after writing it."""
+    """Write an intent for empty logs, like a process that dies right afterwards."""
     intent = Intent(id_, tuple(replace(part, offset=0) for part in parts))
     checksummed.store(directory.child("staging"), intent.file, intent.fields())
     return intent
@@ -124,7 +124,7 @@ def test_what_an_intent_needs_is_not_swept(driver: Driver) -> None:
 
 def test_a_stage_whose_lock_was_swept_while_it_was_taken_takes_another() -> None:
     class Swept(MemoryDirectory):
-        """The first lock's file is deleted by a sweeper that was quicker."""
+        """A lock whose first file is deleted by a concurrent sweep."""
 
         times = 1
 

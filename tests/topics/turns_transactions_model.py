@@ -53,7 +53,7 @@ class Process(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything."""
+    """The state of all processes and both logs."""
 
     processes: tuple[Process, ...]
     parts: tuple[Partition, Partition] = (Partition(), Partition())
@@ -270,7 +270,7 @@ class Model:
             yield from _cut(state)
 
     def steps(self, state: State) -> Iterator[State]:
-        """The next steps of all processes."""
+        """Yield the states after the next steps of all processes."""
         for number, process in enumerate(state.processes):
             if not process.dead and process.step != "done":
                 yield from self.work(state, number)
@@ -334,7 +334,7 @@ def check_end(state: State) -> None:
 
 
 def explore(*plans: str, kills: int = 0, cuts: int = 0, full: int = 0, mistakes: frozenset[str] = frozenset()) -> int:
-    """Visit all states and return how many there are; `Violation` if one breaks a promise."""
+    """Visit all states and return their number; `Violation` if one breaks a promise."""
     model = Model(mistakes)
     start = State(tuple(Process(plan) for plan in plans), kills=kills, cuts=cuts, full=full)
     known, waiting = {start}, [start]
