@@ -27,7 +27,7 @@ def committed(data: Path, group: str = "billing") -> dict[tuple[str, int], int |
 
 def test_list_shows_the_lag(billing: Cli) -> None:
     assert billing("groups", "list", "--output", "json").ok().json == [
-        {"group": "billing", "members": 0, "partitions": 2, "lag": 10, "broker": None}
+        {"group": "billing", "members": 0, "partitions": 2, "lag": 10, "open": None, "broker": None}
     ]
     assert billing("groups", "list").ok().lines[1].split() == ["billing", "0", "2", "10"]
 
@@ -63,7 +63,9 @@ def test_describe_tells_open_messages_of_a_queue_from_its_lag(sawlog: Cli, order
     result = sawlog("groups", "describe", "workers").ok()
     assert "OPEN" in result.lines[0]
     assert "1 message open" in result.err
-    assert "OPEN" not in sawlog("groups", "describe", "billing").out
+    [listed] = sawlog("groups", "list", "--output", "json").ok().json
+    assert (listed["lag"], listed["open"]) == (8, 1)
+    assert "OPEN" in sawlog("groups", "list").ok().lines[0]
 
 
 def test_a_group_served_by_a_broker_names_it_and_is_not_moved(billing: Cli, orders: Path) -> None:

@@ -135,6 +135,12 @@ def test_help_of_the_program_fits_on_one_screen_and_names_every_command(
     assert sawlog().out == sawlog("-h").ok().out == text
 
 
+def test_help_of_a_group_shows_an_example_of_each_command(sawlog: Cli) -> None:
+    text = sawlog("topic", "--help").ok().out.partition("Examples:")[2]
+    first = [line.split()[:3] for line in text.strip().splitlines()]
+    assert first == [["sawlog", *path] for path in ALL if path[0] == "topic"]
+
+
 def test_help_without_a_command_lists_commands_exit_codes_and_examples(sawlog: Cli) -> None:
     text = sawlog("help").ok().out
     assert all(f"  {name:<11}  {summary}\n" in text for name, (summary, _, _) in COMMANDS.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -30,6 +31,7 @@ from .places import chosen, open_directory, open_groups_log, open_place
 from .program import Command, command_group
 
 if TYPE_CHECKING:
+    from ..store.groups import GroupRow
     from .places import AnyStore
 
 groups = command_group("Show consumer groups and their lag, and move their offsets.")
@@ -43,7 +45,8 @@ _ROW_COLUMNS = columns("topic partition committed", Column("lowest", rank=2), "e
 def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output = "table") -> None:
     """List the consumer groups with their members, partitions and lag.
 
-    A group's lag is the number of records after its committed offsets: what it has not consumed yet.
+    A group's lag is the number of records after its committed offsets: what it has not consumed yet. OPEN is the number
+    of messages of a queue that are not finished.
 
     Only the broker knows the members of a group that it serves. With -d, the list shows the broker's address instead.
 
@@ -62,12 +65,15 @@ def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output 
                     "members": len(found.members) if found.served_at is None else None,
                     "partitions": len(found.rows),
                     "lag": sum(row.lag or 0 for row in found.rows),
+                    "open": _open_count(found.rows),
                     "broker": found.served_at,
                 }
             )
     printer, served = Printer(output), [row for row in rows if row["broker"] is not None]
     broker_too = "broker" if served or not printer.for_people else ""
-    shown = columns("group members partitions", _LAG, broker_too)
+    queues = any(row["open"] is not None for row in rows)
+    open_too = "open" if queues or not printer.for_people else ""
+    shown = columns("group members partitions", _LAG, open_too, broker_too)
     printer.rows(rows, shown, empty="no groups yet; a consumer's first commit creates one")
     if served:
         printer.remark(f"to see the members, ask the broker: sawlog groups list -b {served[0]['broker']}")
@@ -93,12 +99,13 @@ def describe(group: Group, data: MaybeData = None, broker: BrokerAt = None, outp
         found = store.groups.describe(group)
     members = list(found.members) if found.served_at is None else None
     whole = {"group": group, "members": members, "broker": found.served_at, "rows": found.rows}
-    is_queue = any(row.open is not None for row in found.rows)
+    open_count = _open_count(found.rows)
+    is_queue = open_count is not None
     shown = [column for column in _ROW_COLUMNS if is_queue or not printer.for_people or column.name != "open"]
     printer.object_or_rows(whole, found.rows, shown, empty=f"{group} has no committed offsets yet")
     about = f"served by the broker {found.served_at}" if members is None else counted(len(members), "member")
-    if is_queue:
-        left = f"{counted(sum(row.open or 0 for row in found.rows), 'message')} open"
+    if open_count is not None:
+        left = f"{counted(open_count, 'message')} open"
     else:
         left = f"{counted(sum(row.lag or 0 for row in found.rows), 'record')} not yet consumed"
     printer.remark(f"{group}: {about}, {left}")
@@ -178,6 +185,12 @@ def delete(
         store.groups.delete(group)
     fields = {"group": group, "partitions": len(found.rows), "deleted": True}
     Printer(output).outcome(f"{group}: deleted", fields)
+
+
+def _open_count(rows: Iterable[GroupRow]) -> int | None:
+    """Return how many messages of a queue are not finished; None if the group is not that of a queue."""
+    counts = [row.open for row in rows if row.open is not None]
+    return sum(counts) if counts else None
 
 
 def _report_lost_commits(data: str | None) -> None:

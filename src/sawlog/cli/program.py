@@ -153,6 +153,12 @@ class CommandGroup(TyperGroup):
             raise typer.BadParameter(f"no command {args[0]!r}; did you mean `{ctx.command_path} {ours}`?", ctx=ctx)
         return super().resolve_command(ctx, args)
 
+    def first_examples(self) -> Iterator[str]:
+        """Yield the first example of each command."""
+        for found in self.commands.values():
+            _, _, examples = (found.help or "").partition(_EXAMPLES)
+            yield from examples.lstrip("\n").splitlines()[:1]
+
     def summaries(self) -> Iterator[tuple[str, str]]:
         """Yield each command with its one-line summary."""
         for name, found in self.commands.items():
@@ -165,6 +171,10 @@ def command_group(text: str) -> typer.Typer:
     return typer.Typer(help=text, cls=CommandGroup, rich_markup_mode=None)
 
 
+#: The beginning of the examples in a docstring. They are not wrapped.
+_EXAMPLES = "\b\nExamples:"
+
+
 def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
     """Write the help of a command or group."""
     arguments = [each for each in command.params if each.param_type_name == "argument"]
@@ -172,7 +182,9 @@ def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
     is_group = isinstance(command, CommandGroup)
     pieces = ["[OPTIONS]", *(each.metavar for each in arguments), *(["COMMAND [ARGS]..."] if is_group else [])]
     formatter.write_usage(ctx.command_path, " ".join(pieces))
-    text, marker, examples = (command.help or "").partition("\b\nExamples:")
+    text, marker, examples = (command.help or "").partition(_EXAMPLES)
+    if is_group:
+        marker, examples = _EXAMPLES, "\n".join(["", *command.first_examples()])
     formatter.write_paragraph()
     with formatter.indentation():
         formatter.write_text(text.rstrip())
