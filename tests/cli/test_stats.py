@@ -202,6 +202,12 @@ def test_any_values_can_be_drawn(values: list[float], width: int) -> None:
         assert all(len(line) <= max(width, 60) for line in text_lines(chart, width))
 
 
+@given(some.integers(0, 10**12), some.integers(1, 4000), some.sampled_from([80, 100, 120]))
+def test_a_time_chart_fits_the_terminal(start: int, step: int, width: int) -> None:
+    lines = list(text_lines(TimeChart("t", "u", start, step, [1.0] * (width - 11)), width))
+    assert max(map(len, lines)) <= width
+
+
 def test_bars_are_as_long_as_their_values() -> None:
     _, first, second = text_lines(BarChart("sizes", "bytes", ["a", "b"], [50.0, 100.0]), 80)
     assert second.count("█") == pytest.approx(2 * first.count("█"), abs=1)

@@ -151,17 +151,17 @@ def _time_lines(chart: TimeChart, columns: int) -> Iterator[str]:
         line = "".join(_block(value / top * _HEIGHT_ROWS - (row - 1), _UP) for value in values)
         yield f"{label:>{_AXIS_COLUMNS}} {'┤' if share else '│'}{line}".rstrip()
     yield f"{'0':>{_AXIS_COLUMNS}} └{'─' * len(values)}"
-    yield f"{'':>{_AXIS_COLUMNS}}  {_time_labels(chart, len(values))}".rstrip()
+    yield f"{'':>{_AXIS_COLUMNS}}  {_time_labels(chart, len(values), columns)}".rstrip()
     yield f"{'':>{_AXIS_COLUMNS}}  {_span_text(chart)}"
 
 
-def _time_labels(chart: TimeChart, columns: int) -> str:
-    """Return the time labels below the axis, without overlap."""
+def _time_labels(chart: TimeChart, columns: int, most: int) -> str:
+    """Return the time labels below an axis of that many columns, without overlap, in at most `most` columns."""
     line = ""
     span = chart.end_ms - chart.start_ms
     for at, label in time_steps(chart.start_ms, chart.end_ms, max(columns // 14, 1)):
         column = round((at - chart.start_ms) / span * columns)
-        if column >= len(line) + (1 if line else 0) and column + len(label) <= columns + 6:
+        if column >= len(line) + (1 if line else 0) and column + len(label) <= min(columns + 6, most):
             line = line.ljust(column) + label
     return line
 
