@@ -212,10 +212,9 @@ class _Demo:
         with ProgressBar("appending", self._records, "orders") as bar:
             self._append(None, bar)
             acknowledged = self._acknowledged.end
-            began = time.perf_counter()
             with open_directory(self._path, "w") as store:
-                opened_ms = (time.perf_counter() - began) * 1000
                 topic = store.topic("orders")
+                report = topic._partitions.recover()[0]
                 recovered = topic.partition(0).next_offset
                 intact = sum(record.value == order(record.offset) for record in topic.scan(end={0: acknowledged}))
             self._append(max(self._records, recovered), bar)
@@ -224,10 +223,12 @@ class _Demo:
             self._printer.line()
             self._printer.item(found, _COLUMNS)
         more = recovered - acknowledged
+        cut, more = report.truncated_bytes, recovered - acknowledged
+        torn = f" and cut off {size_text(cut)} of an unfinished append" if cut else ""
         unsaid = f" The last {more:,} were stored, but the process was killed before it could report them."
         self._say(
-            f"Opening and recovering the store took {duration_text(opened_ms)}.{unsaid if more > 0 else ''} "
-            f"Another process continued at offset {recovered:,} and appended the rest."
+            f"Recovery took {duration_text(report.duration_ms)}{torn}.{unsaid if more > 0 else ''} Another process "
+            f"continued at offset {recovered:,} and appended the rest."
         )
         with open_directory(self._path) as store:
             total, size = store.topic("orders").describe().records, store.topic("orders").describe().size_bytes
