@@ -15,7 +15,7 @@ import pytest
 import sawlog
 from sawlog import Log, Store
 from sawlog.batch.header import POSITION, SIZE
-from sawlog.errors import InvalidConfig, RemoteUnavailable, StoreNotFound
+from sawlog.errors import InvalidConfig, RemoteUnavailable, StorageError, StoreNotFound
 from sawlog.log.ingest import rows_of
 from sawlog.store.directory.replica import ReplicaAddress
 from sawlog.store.objects.bucket import Bucket, public_options
@@ -87,6 +87,8 @@ def expected(start: int, end: int) -> list[bytes]:
 
 def test_logs_consumers_and_groups_read_it(tiered: Tiered) -> None:
     assert tiered.log.lowest_offset == 0
+    with pytest.raises(StorageError, match="only in the replica; use fetch"):
+        tiered.log.reader()
     assert values(tiered.log) == expected(0, 200)
     with tiered.store.consumer("all", ["orders"]) as consumer:
         assert [each.value for each in consumer.drain()] == expected(0, 200)
