@@ -169,7 +169,7 @@ def test_commands_report_that_the_list_of_what_is_only_in_the_replica_is_gone(ti
 
 def test_an_export_has_all_of_it(tiered: Tiered, tmp_path: Path) -> None:
     tiered.store.close()
-    Cli(tiered.data)("export", "orders", tmp_path / "kafka", "-d", tiered.data, "-f", "kafka").ok()
+    Cli(tiered.data)("export", "orders", tmp_path / "kafka", "-d", tiered.data, "--format", "kafka").ok()
     found = b"".join(each.read_bytes() for each in sorted((tmp_path / "kafka").rglob("*.log")))
     assert all(value in found for value in expected(0, 200))
 

@@ -562,7 +562,7 @@ class RemotePartition(Partition):
         )
 
     def _when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
-        """Call back at once: every append has waited."""
+        """Call back at once: appends over the network are acknowledged before they return."""
         call(None)
 
     def sync(self) -> None:

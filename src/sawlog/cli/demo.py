@@ -157,7 +157,7 @@ def append_orders(path: str, end: int | None, batch: int) -> None:
 
 @dataclass(slots=True)
 class _Acknowledgements:
-    """What the writers have reported."""
+    """Reports of the writers."""
 
     end: int = 0
     #: (time in ms since the start, of this acknowledgement and the one before it; records in between).
@@ -173,7 +173,7 @@ class _Acknowledgements:
 
 
 class _Demo:
-    """One run, and what it prints."""
+    """One run and its output."""
 
     def __init__(self, printer: Printer, path: Path, records: int, compiled: bool) -> None:
         self._printer, self._path, self._records, self._compiled = printer, path, records, compiled
@@ -273,7 +273,7 @@ class _Demo:
             if end is None and offset >= self._records // 2:
                 time.sleep(random.random() * _KILL_WITHIN_S)
                 process.kill()
-                end = self._records  # killed: what is left in the pipe is still read
+                end = self._records  # killed: the rest of the pipe is still read
         process.wait()
 
     def _rate(self) -> TimeChart:
@@ -335,7 +335,7 @@ def _sums(topic: Topic) -> Any:
 
 
 def _suggest(printer: Printer, data: Path | None) -> None:
-    """Print commands to go on with."""
+    """Print commands to try next."""
     printer.line()
     printer.line("3  Go on ".ljust(terminal_columns(), "─"))
     printer.line()

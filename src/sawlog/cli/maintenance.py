@@ -283,8 +283,8 @@ def _repair_rows(place: dict[str, Any], recovery: RecoveryReport, checked: Verif
 
 
 class Overlay(MemoryDirectory):
-    """A directory that reads from disk and writes to memory. What is written, truncated, renamed or deleted stays in
-    memory and is discarded; no lock is taken on disk and no file changes."""
+    """A directory that reads from disk and writes to memory. Writes, truncations, renames and deletions stay in
+    memory and are discarded; no lock is taken on disk and no file changes."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

@@ -453,7 +453,7 @@ class ProgressBar:
         self.advance(done - self.done)
 
     def amount(self) -> str:
-        """Return what is done, of how much, and the rate since the beginning."""
+        """Return the amount done, the total, and the rate since the beginning."""
         shown = size_text if self._unit == "bytes" else count_text
         total = f" of {shown(self._total)}" if self._total and not self._by_size else ""
         unit = "" if self._unit == "bytes" else f" {self._unit}"

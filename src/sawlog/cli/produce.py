@@ -187,7 +187,7 @@ def _check(kind: InputFormat, options: _Options) -> None:
 
 
 class _Producer:
-    """Appends inputs to one topic, and counts what it stores."""
+    """Appends inputs to one topic and counts the stored records."""
 
     def __init__(self, topic: AnyTopic, options: _Options) -> None:
         self._topic, self._options = topic, options
@@ -306,7 +306,7 @@ class _Producer:
             self._size_bytes += progress.done
 
     def report(self, printer: Printer, *, interrupted: bool) -> None:
-        """Print what was stored."""
+        """Print the number of stored records."""
         seconds = monotonic() - self._began
         skipped = f", {self._skipped:,} skipped" if self._skipped else ""
         most = "at most " if self._uncertain else ""

@@ -85,7 +85,7 @@ class PartitionOutput:
         self.buffer = PartitionBuffer()
         #: Sum of the digests of all rows.
         self.digest = 0
-        #: Its own file, if earlier output needed one: all later output follows.
+        #: The task's own file, if earlier output needed one: all later output goes there.
         self.own_file: PartitionFile | None = None
         self._segment_bytes = topic.config.segment_bytes
 
@@ -96,7 +96,7 @@ class PartitionOutput:
 
     @property
     def is_full(self) -> bool:
-        """The output should be flushed: a few batches more would not fit into a segment, or into memory."""
+        """True if the output should be flushed: a few batches more would not fit into a segment, or into memory."""
         return self.is_large and self.buffer.size_bytes >= min(_OWN_BYTES, self._segment_bytes // 2)
 
     def flush(self, staged: TaskStaging) -> int:

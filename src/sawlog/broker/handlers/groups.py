@@ -355,7 +355,7 @@ def _assignment(partitions: Iterable[TopicPartition], names: Mapping[str, str]) 
 
 
 class _Topics:
-    """Names of the topics in a request, and the errors of those that do not exist or may not be used."""
+    """Names of the topics in a request, and the errors of missing and denied topics."""
 
     def __init__(self, context: Context, operation: Operation, ids: Mapping[bytes, str] | None) -> None:
         self._context, self._operation, self._ids = context, operation, ids

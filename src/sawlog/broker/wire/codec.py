@@ -170,7 +170,7 @@ class _DecoderSource(_Source):
         return made
 
     def _sized(self, kind: Kind, field: Field, made: str, is_nullable: bool = False) -> None:
-        """Read a length and what it counts: text, bytes, records or an array."""
+        """Read a length and its content: text, bytes, records or an array."""
         if self._flexible:
             self._uvarint()
             self.line("n -= 1")

@@ -235,8 +235,8 @@ def give_up(held: Lock) -> None:
 
 
 def refuse_workers(members: Members, group: str) -> None:
-    """Raise `GroupActive` if workers of a queue are in the group: they and consumers do not know of each other. Call in
-    a turn."""
+    """Raise `GroupActive` if workers of a queue are in the group: workers and consumers do not see each
+    other's progress. Call in a turn."""
     working = [each for each in members.look().values() if each.works]
     if working:
         who = ", ".join(sorted(each.name or each.process for each in working))
