@@ -400,7 +400,7 @@ def test_version(sawlog: Cli) -> None:
     ("arguments", "complaint"),
     [
         (["reed"], "No such command 'reed'"),
-        (["consume", "orders"], "no command 'consume'; did you mean `sawlog read TOPIC`?"),
+        (["consume", "orders"], "no command 'consume'; did you mean `sawlog read orders`?"),
         (["tail"], "`sawlog read TOPIC --tail 10 --follow`?"),
         (["ls"], "`sawlog topic list`?"),
         (["topic", "ls"], "`sawlog topic list`?"),
@@ -413,6 +413,7 @@ def test_version(sawlog: Cli) -> None:
         (["read", "a", "-n", str(2**63)], f"must be at most {2**62}, not {2**63};"),
         (["produce", "a", "nul\0"], "'[FILE]...': embedded null byte;"),
         (["--bogus"], "--bogus"),
+        (["read", "a", "--tial", "3"], "--tial; did you mean --tail?"),
         (["topic", "list", "--output", "yaml"], "ndjson"),
     ],
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -127,6 +128,7 @@ def _usage(error: Exception) -> str:
     path = getattr(context, "command_path", "sawlog")
     text = str(error.format_message())  # type: ignore[attr-defined]
     text = " ".join(_in_our_words(error, text).split()).removeprefix("Invalid value: ")
+    text = re.sub(r" \(Possible options: (.*)\)$", r"; did you mean \1?", text)
     return f"{text if text.endswith('?') else text.rstrip('.') + ';'} `{path} --help` shows the usage"
 
 

@@ -150,6 +150,8 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and (ours := self.other_name(args[0])) is not None:
+            if len(args) > 1 and not args[1].startswith("-"):
+                ours = ours.replace("TOPIC", args[1])
             raise typer.BadParameter(f"no command {args[0]!r}; did you mean `{ctx.command_path} {ours}`?", ctx=ctx)
         return super().resolve_command(ctx, args)
 
