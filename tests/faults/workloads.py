@@ -445,6 +445,14 @@ def trim_all(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     promise.end_trim(log)
 
 
+def trim_but_one(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+    """To an offset in the active segment, which may not be durable yet."""
+    offset = max(promise.start, promise.end - 1)
+    promise.begin_trim(offset)
+    log.trim(offset)
+    promise.end_trim(log)
+
+
 def expire(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     promise.begin_trim(_expired(log, promise))
     log.remove_expired(1)
@@ -556,6 +564,7 @@ OPERATIONS: dict[str, Operation] = {
         truncate_all,
         trim,
         trim_all,
+        trim_but_one,
         expire,
         retain,
         delete,
@@ -603,7 +612,11 @@ _PLANS: dict[str, tuple[Sequence[str], dict[str, Any], bool]] = {
     "producers": (("produce", "append", "produce", "seal", "produce", "reopen", "produce"), {}, False),
     "rotation": (("append_batches", "seal", "append", "seal", "append_many"), {"segment_bytes": 800}, True),
     "truncation": (("fill", "truncate", "append", "truncate", "append_many", "truncate_all", "append"), {}, False),
-    "trimming": (("fill", "trim", "append", "trim", "append", "trim_all", "append"), {}, False),
+    "trimming": (
+        ("fill", "trim", "append", "trim_but_one", "append", "trim", "append", "trim_all", "append"),
+        {},
+        False,
+    ),
     "expiry": (("fill", "expire", "append", "seal", "append", "expire"), {}, True),
     "retention": (("fill", "fill", "retain", "append", "retain"), {"retention_bytes": 900}, False),
     # With room for all of it, so that most of the batches are placed in one call of the kernel, if they are in files.
