@@ -147,3 +147,8 @@ def test_an_interrupted_demo_leaves_no_process_and_no_file(program: Program, tmp
     assert (process.returncode, err) == (130 if number == signal.SIGINT else 128 + number, b"")
     assert list(temporary.iterdir()) == []
     assert not any(writer.is_running() for writer in writers)
+
+
+def test_the_suggested_commands_are_in_the_documentation() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "see-it-work.md"
+    assert "\n".join(demo._COMMANDS) in page.read_text(encoding="utf-8")
