@@ -39,7 +39,7 @@ class Customer:
             self.inside -= 1
 
 
-def test_customers_that_wait_hold_up_nobody_else() -> None:
+def test_background_calls_that_block_delay_no_others() -> None:
     gate = threading.Event()
     stuck = [Customer() for _ in range(20)]
     try:

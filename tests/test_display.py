@@ -93,7 +93,7 @@ def test_a_store_of_many_topics_shows_some(tmp_path: Path) -> None:
 # --- never
 
 
-def test_a_log_that_somebody_appends_to_is_shown_at_once(tmp_path: Path) -> None:
+def test_a_log_is_shown_at_once_during_an_append(tmp_path: Path) -> None:
     began, may_end = threading.Event(), threading.Event()
 
     def chunks() -> Iterator[bytes]:

@@ -29,7 +29,7 @@ def test_it_comes_once_and_stays() -> None:
     assert ending.wait(60)
 
 
-def test_everybody_who_waits_goes_on() -> None:
+def test_every_waiting_thread_continues() -> None:
     ending = OneShotEvent()
     gone_on: list[bool] = []
     threads = [threading.Thread(target=lambda: gone_on.append(ending.wait(60))) for _ in range(8)]
@@ -51,7 +51,7 @@ def test_a_forked_child_can_wait_and_end() -> None:
     assert not ending.is_set()
 
 
-def test_interrupts_in_the_middle_of_it_leave_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupts_in_the_middle_of_it_leave_no_thread_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     # An interrupt may come in a finalizer, where no caller can catch it.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     armed = False

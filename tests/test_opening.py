@@ -52,7 +52,7 @@ def test_a_store_at_an_address_is_not_created_by_a_reader() -> None:
 
 
 @pytest.mark.parametrize("place", ["s3://bucket/store", "gs://bucket/store", "ftp://host/x", Path("s3://bucket/store")])
-def test_nobody_makes_a_directory_of_an_address(
+def test_no_command_creates_a_directory_for_an_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str | Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

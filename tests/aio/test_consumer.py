@@ -55,7 +55,7 @@ def test_a_group_continues_where_it_was(path: Path) -> None:
     asyncio.run(main())
 
 
-def test_new_records_wake_it_up_whoever_appends_them(path: Path) -> None:
+def test_new_records_of_any_process_wake_it_up(path: Path) -> None:
     async def main() -> None:
         async with sawlog.open_async(path) as store, sawlog.open_async(path) as other:
             await filled(store, 2)

@@ -355,7 +355,7 @@ def test_nothing_is_lost_or_doubled_while_locks_are_given_back(path: Path) -> No
 
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("durability", ["os", "always"])
-def test_whoever_retries_what_was_cancelled_stores_it_once(path: Path, durability: str, many: bool) -> None:
+def test_a_retry_after_cancellation_stores_the_record_once(path: Path, durability: str, many: bool) -> None:
     async def main() -> None:
         async with sawlog.open_async(path) as store:
             topic = await store.create_topic("orders", 2, durability=durability)

@@ -360,7 +360,7 @@ def test_a_bad_row_in_the_last_chunk_is_found_before_the_first_batch_is_made(
         next(Encoder(EncoderOptions(max_record_bytes=1000)).table(table, 1 << 20))
 
 
-def test_rows_that_were_sliced_away_are_nobodys_business() -> None:
+def test_rows_outside_a_slice_are_ignored() -> None:
     headers = pa.array([[(None, b"1")], [("ok", b"1")], None], pa.list_(PAIR))
     table = pa.table({"value": [b"a", b"b", b"c"], "headers": headers, "timestamp": [-1, T, T]})[1:]
     assert [r.headers for r in decode(stored(table))] == [(("ok", b"1"),), ()]

@@ -314,7 +314,7 @@ def test_a_record_that_a_batch_has_no_room_for_goes_to_the_next(kernel: Any) -> 
 
 
 @pytest.mark.parametrize("kernel", BOTH)
-def test_a_full_batch_that_nobody_takes_is_refused_and_not_waited_for(kernel: Any) -> None:
+def test_a_record_beyond_a_full_batch_that_stays_is_refused(kernel: Any) -> None:
     calls: list[int] = []
 
     def on_full() -> None:

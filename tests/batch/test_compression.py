@@ -794,7 +794,7 @@ def test_a_size_that_is_not_the_datas_is_corrupt(delta: int) -> None:
         decompress(LZ4, frame)
 
 
-def test_a_dictionary_that_nobody_has_is_corrupt() -> None:
+def test_an_unknown_dictionary_is_corrupt() -> None:
     dictionary = zstandard.train_dictionary(2000, [batch_of(size) for size in range(500, 1500)])
     packed = zstandard.ZstdCompressor(dict_data=dictionary).compress(SMALL)
     assert zstandard.get_frame_parameters(packed).dict_id

@@ -115,7 +115,7 @@ def test_the_same_numbers_again_change_no_byte(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("kernel", BOTH)
-def test_another_secret_makes_all_of_it_worthless_and_the_next_writer_starts_anew(kernel: Any) -> None:
+def test_another_secret_invalidates_all_of_it_and_the_next_writer_starts_over(kernel: Any) -> None:
     buffer = bytearray(SIZE)
     for number in range(10):
         slots(kernel, buffer, 7).store(number, 1)

@@ -381,7 +381,7 @@ def test_a_table_of_another_shape_is_refused(kernel: Any, shape: tuple[int, int]
 
 
 @pytest.mark.parametrize("kernel", BOTH)
-def test_keys_with_one_slot_in_common_are_told_apart(kernel: Any) -> None:
+def test_keys_with_a_common_slot_are_distinguished(kernel: Any) -> None:
     rng = random.Random(3)
     crowd = [key for key in (rng.randbytes(6) for _ in range(3000)) if sip_128(key, SECRET)[0] & 63 == 63][:20]
     data = b"".join(batch([(0, 0, key, b"v", ())], Header(base_offset=i)) for i, key in enumerate(crowd))

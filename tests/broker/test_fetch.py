@@ -109,7 +109,7 @@ def test_an_epoch_that_is_not_the_logs_is_refused(peer: Peer, topic: DirectoryTo
     assert fetched(peer, topic, 0, current_leader_epoch=current)["error_code"] == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_a_client_that_read_what_was_truncated_is_told_where_to_continue(peer: Peer, topic: DirectoryTopic) -> None:
+def test_a_client_that_read_truncated_records_learns_where_to_continue(peer: Peer, topic: DirectoryTopic) -> None:
     log = topic.partition(0)
     for _ in range(10):
         peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(b"x")))
@@ -125,7 +125,7 @@ def test_a_client_that_read_what_was_truncated_is_told_where_to_continue(peer: P
     assert (answer["leader_epoch"], answer["end_offset"]) == (before, 4)
 
 
-def test_a_session_that_nobody_knows(peer: Peer, topic: DirectoryTopic) -> None:
+def test_an_unknown_fetch_session_is_an_error(peer: Peer, topic: DirectoryTopic) -> None:
     body = peer.ask(Key.FETCH, 12, fetch_body(topic.name, 0, session_id=77, session_epoch=3))
     assert (body["error_code"], body["responses"]) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
 

@@ -51,7 +51,7 @@ def some(fixture: Fixture, count: int) -> list[tuple[Fixture, Flip]]:
 
 
 @pytest.mark.costly  # a time box
-def test_a_flipped_bit_is_told_and_costs_no_more_than_it_must() -> None:
+def test_a_flipped_bit_is_reported_and_affects_as_little_as_possible() -> None:
     box = Box(0.8, 2 * len(NAMES))
     for fixture, flip in box.fill(in_turn(some(named(name), 40) for name in NAMES)):
         fixture.try_flip(flip)
@@ -60,7 +60,7 @@ def test_a_flipped_bit_is_told_and_costs_no_more_than_it_must() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_many_flipped_bits_are_told_and_cost_no_more_than_they_must(name: str) -> None:
+def test_many_flipped_bits_are_reported_and_affect_as_little_as_possible(name: str) -> None:
     for flip in sample(named(name), 2500, seed=2):
         named(name).try_flip(flip)
 

@@ -93,7 +93,7 @@ def test_a_forked_child_leaves_its_parents_consumers_and_readers_alone(tmp_path:
 # --- stopped
 
 
-def test_a_stopped_writer_keeps_its_lock_and_whoever_reads_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_writer_keeps_its_lock_and_readers_continue(tmp_path: Path) -> None:
     """SIGSTOP at any moment of appending, rotating and trimming; then it continues as if nothing had been."""
     chance = random.Random(SEED)
     writer = ready(start("writing", tmp_path, SEED, 0, "wait", "trim"))

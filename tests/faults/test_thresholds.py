@@ -121,7 +121,7 @@ def test_sizes_without_a_name_are_known() -> None:
     assert sorted(found - {*UNNAMED}) == [], "give it a name, or a reason"
 
 
-def test_whoever_has_imported_a_size_is_told_as_well() -> None:
+def test_modules_that_import_a_size_by_name_are_in_the_table() -> None:
     """`from .writer import BATCH_BYTES` is another name for the old value."""
     homes = {place.partition(":")[2] for each in TABLE for place in each.places if "(" not in place}
     places = {place for each in TABLE for place in each.places}

@@ -94,7 +94,7 @@ def test_offset_out_of_range_carries_the_offset_and_the_range(place: Place, offs
     assert str(offset) in str(caught.value)
 
 
-def test_empty_log_and_log_with_one_record_can_be_told_apart(place: Place) -> None:
+def test_empty_log_and_log_with_one_record_can_be_distinguished(place: Place) -> None:
     """GUMLOG's HighestOffset is 0 for both."""
     log = place.open()
     assert (log.next_offset, len(log), bool(log)) == (0, 0, True)

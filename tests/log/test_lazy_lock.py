@@ -405,7 +405,7 @@ def test_writes_that_meet_a_release_lock_again_or_say_that_it_is_closed(place: P
 # --- hold
 
 
-def test_nobody_else_appends_while_the_log_is_held(place: Place) -> None:
+def test_no_other_thread_appends_while_the_log_is_held(place: Place) -> None:
     made(place)
     log = lazily(place)
     with ThreadPoolExecutor(1) as pool:

@@ -72,7 +72,7 @@ def test_many_placements_share_their_syncs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", ["os", Interval(ms=3_600_000, bytes=1 << 20)], ids=["os", "interval"])
-def test_where_nobody_waits_the_call_comes_at_once(tmp_path: Path, durability: object) -> None:
+def test_the_callback_comes_at_once_if_the_policy_does_not_wait(tmp_path: Path, durability: object) -> None:
     with Log.open(tmp_path, LogConfig(durability=durability)) as log:  # type: ignore[arg-type]
         assert settled(log, log.append_batches(RAW, wait=False).stop).done()
         assert log.visible_offset == 2

@@ -156,7 +156,7 @@ def test_a_turn_that_raises_is_over_and_harms_nobody(directory: Directory) -> No
     assert contents(directory) == [b"a", b"b", b"c"]
 
 
-def test_whoever_waits_too_long_is_told_who_has_the_turn(directory: Directory) -> None:
+def test_a_timeout_names_the_process_that_has_the_turn(directory: Directory) -> None:
     append(SharedLog(directory), b"a")
     held = directory.lock("LOCK")
     with pytest.raises(DirectoryLocked) as caught, SharedLog(directory, patience_s=0.05).turn():

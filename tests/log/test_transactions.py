@@ -41,7 +41,7 @@ def txn_index(place: Place, base: int) -> bytes | None:
 # --- what readers see
 
 
-def test_an_open_transaction_holds_committed_readers_back_and_nobody_else(place: Place) -> None:
+def test_an_open_transaction_holds_back_only_committed_readers(place: Place) -> None:
     log = place.open()
     log.append(b"before")
     send(log, [b"one", b"two"], 7)
@@ -53,7 +53,7 @@ def test_an_open_transaction_holds_committed_readers_back_and_nobody_else(place:
     assert log.last_stable_offset == log.visible_offset == 5
 
 
-def test_an_aborted_transaction_is_seen_by_nobody_who_wants_what_is_committed(place: Place) -> None:
+def test_no_reader_of_committed_records_sees_an_aborted_transaction(place: Place) -> None:
     log = place.open()
     send(log, [b"one", b"two"], 7)
     log.append(b"between")
@@ -80,7 +80,7 @@ def test_transactions_of_several_producers_overlap(place: Place) -> None:
     assert log.fetch(4).aborted == ()
 
 
-def test_a_marker_is_a_record_for_nobody(place: Place) -> None:
+def test_no_reader_gets_a_marker(place: Place) -> None:
     log = place.open()
     send(log, [b"one"], 7)
     marker = log.append_marker(7, 0, commit=True)
@@ -311,7 +311,7 @@ def test_a_segment_in_the_middle_of_a_transaction_has_one(place: Place) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "short", "empty", "another segment's", "an entry less"])
-def test_an_index_that_is_wrong_is_not_believed_and_is_made_anew(place: Place, how: str) -> None:
+def test_a_wrong_index_is_ignored_and_rebuilt(place: Place, how: str) -> None:
     log = place.open(segment_age_ms=None)  # a marker is younger than the records here
     for producer in (1, 2):
         send(log, [b"gone"], producer)

@@ -221,7 +221,7 @@ def test_it_goes_on_until_it_is_stopped(write: Write, target: Path, filled: Fill
 
 
 @pytest.mark.slow  # a whole run first; by hand below
-def test_a_topic_that_was_made_anew_is_noticed(write: Write, target: Path, filled: Fill, data: Path) -> None:
+def test_a_recreated_topic_is_noticed(write: Write, target: Path, filled: Fill, data: Path) -> None:
     filled(10)
     write()
     with DirectoryStore.open(data, maintenance_interval_s=None) as store:
@@ -263,7 +263,7 @@ def test_what_a_target_was_begun_with_stays(other: dict[str, Any], said: str) ->
         export._check_same(BEGUN, {**BEGUN, **other}, "out")
 
 
-def test_a_directory_of_somebody_else_is_not_written_to(refused: Write, target: Path, filled: Fill) -> None:
+def test_a_directory_of_another_user_is_not_written(refused: Write, target: Path, filled: Fill) -> None:
     filled(10)
     target.mkdir()
     (target / "mine.txt").write_text("precious")

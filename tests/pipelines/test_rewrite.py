@@ -145,7 +145,7 @@ def test_what_a_run_that_died_has_left_is_removed(spread: Spread, filled: Fill, 
 
 
 @pytest.mark.slow
-def test_groups_begin_anew(spread: Spread, filled: Fill, data: Path) -> None:
+def test_groups_start_over(spread: Spread, filled: Fill, data: Path) -> None:
     filled(20)
     with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store.groups.commit("billing", {("orders", 0): 3})

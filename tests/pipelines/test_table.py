@@ -552,7 +552,7 @@ def test_a_run_that_dies_at_any_step_is_continued_by_the_next(
 
 
 @slow
-def test_a_table_that_somebody_has_removed_is_made_again_after_its_notes(
+def test_a_table_whose_files_were_removed_is_built_again(
     keep: Keep, union: Any, filled: Fill, data: Path, lake: Path
 ) -> None:
     filled(10)

@@ -156,7 +156,7 @@ def test_records_that_were_truncated_after_they_were_shipped_are_refused(data: P
         assert there.topic("orders").partition(0).visible_offset == 10
 
 
-def test_a_replica_that_somebody_wrote_to_is_refused(data: Path, store: Store, url: str) -> None:
+def test_a_replica_with_records_of_others_is_refused(data: Path, store: Store, url: str) -> None:
     store.create_topic("orders")
     fill(store, count=10)
     ship(data, url)

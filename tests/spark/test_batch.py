@@ -340,7 +340,7 @@ def test_damage_is_an_error(store: Store, data: Path, load: Load) -> None:
 
 
 @pytest.mark.slow  # by hand in test_reading.py
-def test_it_reads_while_somebody_writes(data: Path, load: Load) -> None:
+def test_it_reads_during_writes(data: Path, load: Load) -> None:
     with sawlog.open(data, maintenance_interval_s=None) as writing:
         topic = filled(writing, count=30)
         assert load().count() == 30

@@ -431,7 +431,7 @@ def test_a_driver_can_be_killed_at_every_point(
 
 
 @pytest.mark.slow
-def test_a_driver_can_be_killed_at_any_moment_while_somebody_writes(
+def test_a_driver_can_be_killed_at_any_moment_during_writes(
     data: Path, store: Store, orders: Topic, drive: Callable[..., Driver]
 ) -> None:
     """Only the JVM and the driver are killed, so Python workers continue for a moment beside the next driver."""

@@ -388,7 +388,7 @@ def test_a_recreated_topic_is_not_mistaken_for_the_old_one(data: Path, store: St
         query.trigger()
 
 
-def test_a_topic_that_was_made_anew_is_read_from_its_first_record_if_data_loss_is_no_failure(
+def test_a_recreated_topic_is_read_from_its_first_record_if_data_loss_is_no_failure(
     data: Path, store: Store, orders: Topic
 ) -> None:
     query = Query(data, failOnDataLoss=False, maxOffsetsPerTrigger=3)

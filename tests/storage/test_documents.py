@@ -24,7 +24,7 @@ def test_what_was_stored_comes_back(fields: dict[str, object]) -> None:
     assert checksummed.decode(checksummed.encode(fields), "here") == fields
 
 
-def test_a_document_is_json_for_everybody_else() -> None:
+def test_a_document_is_json_for_other_programs() -> None:
     found = json.loads(checksummed.encode(FIELDS))
     assert found.pop("crc32c")
     assert found == FIELDS

@@ -23,7 +23,7 @@ def test_directories_on_the_way_are_made(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_who_uses_a_directory_that_another_thread_has_closed_is_told_so(tmp_path: Path) -> None:
+def test_using_a_directory_that_another_thread_has_closed_raises(tmp_path: Path) -> None:
     directory = FileDirectory(tmp_path)
     directory.create("x").close()
     directory.close()
@@ -315,7 +315,7 @@ def test_mapping_gives_its_descriptor_back(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_a_directory_that_nobody_holds_gives_its_descriptor_back(tmp_path: Path) -> None:
+def test_a_directory_without_owner_releases_its_descriptor(tmp_path: Path) -> None:
     directory = FileDirectory(tmp_path)
     below = directory.child("below", create=True)
     fds = directory.fd, below.fd

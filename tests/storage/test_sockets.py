@@ -126,7 +126,7 @@ def test_the_end_of_the_other_side_is_noticed(directory: FileDirectory, door: Do
     theirs.close()
 
 
-def test_nobody_waits_longer_than_the_deadline(directory: FileDirectory, door: Door) -> None:
+def test_no_caller_waits_longer_than_the_deadline(directory: FileDirectory, door: Door) -> None:
     ours, theirs = door.accepted()
     refused(errno.ETIMEDOUT, lambda: ours.receive(1, Deadline(0.01)))
     refused(errno.ETIMEDOUT, lambda: ours.send(bytes(64 << 20), deadline=Deadline(0.05)))
@@ -160,7 +160,7 @@ def test_a_listener_that_is_closed_ends_its_connections_and_leaves_no_name(
     busy.close()
 
 
-def test_connections_end_when_nobody_wants_to_know_of_them(directory: FileDirectory) -> None:
+def test_connections_end_when_their_owner_is_gone(directory: FileDirectory) -> None:
     door = Door(directory)
     listener, (ours, theirs) = door.listener, door.accepted()
     listener.watch(theirs)

@@ -103,7 +103,7 @@ def test_a_merge_replaces_files_and_leaves_marks_and_rows_alone(lake: Lake) -> N
     assert all(Path(path).exists() for path in before.files)  # for readers of the older version
 
 
-def test_old_files_are_removed_when_nobody_should_need_them(lake: Lake) -> None:
+def test_old_files_are_removed_when_no_reader_should_need_them(lake: Lake) -> None:
     if lake.info.format == "iceberg":
         pytest.skip("when the snapshots of an Iceberg table expire is its owner's decision")
     old = lake.write(offsets(0, 0, 2))

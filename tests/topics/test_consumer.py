@@ -95,7 +95,7 @@ def test_iterating_waits_for_new_records_until_it_is_closed(store: DirectoryStor
     assert sorted(found) == sorted(wanted)
 
 
-def test_poll_gives_at_most_so_many_and_goes_on_behind_them(store: DirectoryStore) -> None:
+def test_poll_returns_at_most_max_records_and_continues_after_them(store: DirectoryStore) -> None:
     wanted = fill(store, 10)
     with store.consumer("billing", ["orders"]) as consumer:
         assert values(consumer.poll(1, max_records=4)) == wanted[:4]
@@ -110,7 +110,7 @@ def test_poll_gives_records_of_all_partitions_at_once(store: DirectoryStore) -> 
         assert sorted(values(consumer.poll(1))) == sorted(wanted)
 
 
-def test_a_loop_that_was_left_goes_on_behind_the_record_in_hand(store: DirectoryStore) -> None:
+def test_a_new_loop_continues_after_the_last_record_of_the_previous_loop(store: DirectoryStore) -> None:
     wanted = fill(store, 6)
     with store.consumer("billing", ["orders"]) as consumer:
         for record in consumer:

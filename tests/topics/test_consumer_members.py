@@ -133,7 +133,7 @@ def test_a_slow_member_that_goes_on_asking_counts_as_well(store: DirectoryStore)
         assert beats(store) == before, "it has not asked since"
 
 
-def test_a_fenced_member_is_told_even_if_it_has_nothing_to_commit(store: DirectoryStore) -> None:
+def test_a_fenced_member_gets_an_error_even_with_nothing_to_commit(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         consumer.commit()
         (name,) = [each for each in names(store, "billing") if each.startswith("member-")]
@@ -142,7 +142,7 @@ def test_a_fenced_member_is_told_even_if_it_has_nothing_to_commit(store: Directo
             consumer.commit()
 
 
-def test_a_fenced_loop_is_told_and_can_go_on(store: DirectoryStore) -> None:
+def test_a_fenced_loop_raises_and_can_continue(store: DirectoryStore) -> None:
     fill(store, 5)
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         (name,) = [each for each in names(store, "billing") if each.startswith("member-")]
@@ -269,7 +269,7 @@ def test_a_partition_whose_start_could_not_be_found_is_taken_later(
         assert found == wanted
 
 
-def test_a_close_that_is_interrupted_can_be_repeated_and_blocks_nobody(
+def test_an_interrupted_close_can_be_repeated_and_blocks_no_thread(
     place: StorePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = place.open()

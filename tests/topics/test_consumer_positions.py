@@ -58,7 +58,7 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(
         assert consumer.assignment == {("orders", 0), ("orders", 1), ("orders", 2)}
 
 
-def test_a_topic_made_anew_is_read_from_its_beginning_even_by_a_group_that_started_late(store: DirectoryStore) -> None:
+def test_a_recreated_topic_is_read_from_its_beginning_even_by_a_group_that_started_late(store: DirectoryStore) -> None:
     store.consumer("billing", ["orders"], start="latest").close()
     store.delete_topic("orders")
     store.create_topic("orders")

@@ -190,7 +190,7 @@ def test_after_kill_9_the_other_takes_over_from_the_committed_offset(
 
 @pytest.mark.alternating
 @pytest.mark.costly  # three interpreters
-def test_work_is_shared_and_nothing_is_done_twice_while_nobody_dies(
+def test_work_is_shared_and_nothing_is_done_twice_unless_a_worker_dies(
     store: DirectoryStore, workers: list[Worker]
 ) -> None:
     """Also while members come and go in order."""
@@ -264,7 +264,7 @@ def test_a_member_that_was_stopped_for_a_moment_keeps_its_partitions(
 @pytest.mark.parametrize(
     ("seed", "steps"), [(1, 5), *(pytest.param(seed, 10, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 )
-def test_every_record_is_processed_whoever_joins_leaves_and_dies(
+def test_every_record_is_processed_while_members_join_leave_and_die(
     store: DirectoryStore, workers: list[Worker], seed: int, steps: int
 ) -> None:
     chance = random.Random(seed)

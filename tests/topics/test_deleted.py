@@ -56,7 +56,7 @@ def test_it_is_later_than_those_that_the_deleted_topic_came_to(place: StorePlace
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 40])
-def test_a_damaged_note_keeps_nobody_from_creating_and_deleting(place: StorePlace, content: bytes) -> None:
+def test_a_damaged_note_does_not_prevent_creating_and_deleting(place: StorePlace, content: bytes) -> None:
     store = place.open()
     store.create_topic("orders")
     store.delete_topic("orders")

@@ -90,7 +90,7 @@ def test_a_value_that_kafka_would_refuse_is_refused(store: Store, kafka: dict[st
         store.consumer("billing", "orders", **kafka)
 
 
-def test_an_option_that_nobody_knows_is_refused(store: Store) -> None:
+def test_an_unknown_option_is_refused(store: Store) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'auto_offset'"):
         store.consumer("billing", "orders", auto_offset="latest")  # type: ignore[call-arg] # that is the point
 
@@ -156,7 +156,7 @@ def test_members_are_told_which_partitions_they_get_and_lose(store: Store) -> No
     assert told[3] == ("loses", both)
 
 
-def test_a_consumer_may_seek_when_it_is_told_what_it_got(store: Store) -> None:
+def test_a_consumer_may_seek_in_the_callback_for_assigned_partitions(store: Store) -> None:
     def skip(partitions: set[TopicPartition]) -> None:
         for topic, number in partitions:
             made[0].seek(topic, number, 8)

@@ -138,7 +138,7 @@ def test_a_partial_refusal_writes_nothing(store: DirectoryStore) -> None:
         store.groups.commit("billing", {("totals", 0): 3})
 
 
-def test_a_group_nobody_consumes_in_can_be_moved(store: DirectoryStore) -> None:
+def test_a_group_without_members_can_be_moved(store: DirectoryStore) -> None:
     store.groups.commit("billing", {("orders", 0): 3, ("orders", 1): 3})
     moved = store.groups.seek("billing", {("orders", 0): "earliest", ("orders", 1): "latest"})
     assert moved == {("orders", 0): 0, ("orders", 1): 5}
@@ -171,7 +171,7 @@ def test_a_group_that_is_not_there_is_neither_moved_nor_deleted(store: Directory
     assert store.groups.list() == []
 
 
-def test_a_deleted_group_starts_anew(store: DirectoryStore) -> None:
+def test_a_deleted_group_starts_over(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"]) as consumer:
         assert len(list(consumer.drain())) == 15
     store.groups.delete("billing")
@@ -225,7 +225,7 @@ def test_closed_groups_say_so(store: DirectoryStore) -> None:
         groups._offsets.of("billing")
 
 
-def test_a_record_that_is_no_offset_is_reported_and_stops_nobody(
+def test_a_record_that_is_no_offset_is_reported_and_skipped(
     store: DirectoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     with store.groups._offsets.turn() as turn:
@@ -235,7 +235,9 @@ def test_a_record_that_is_no_offset_is_reported_and_stops_nobody(
     assert "no json" in caplog.text
 
 
-def test_damage_costs_a_group_a_repetition_and_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_costs_a_group_a_repetition_and_stops_no_member(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with DirectoryStore.open(tmp_path) as store:
         store.create_topic("orders", partitions=3).partition(0).append_many([b"x"] * 10)
         sizes = []
@@ -297,7 +299,7 @@ def test_a_commit_that_is_durable_does_not_fail_because_compaction_does(
     offsets.close()
 
 
-def test_what_was_read_long_ago_is_read_anew(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_list_of_groups_is_read_again(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deletion may have been compacted away before this process came to see it."""
     store.groups.commit("billing", {("orders", 0): 3})
     reader = store.groups._offsets

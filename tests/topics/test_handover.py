@@ -84,7 +84,7 @@ def test_records_arrive_as_they_were_given(holder: DirectoryStore, orders: Topic
     assert all(holder["orders"].partition(0).verify() for _ in range(2))
 
 
-def test_keys_go_to_their_partitions_whoever_holds_them(holder: DirectoryStore, orders: Topic) -> None:
+def test_keys_go_to_their_partitions_whichever_process_holds_them(holder: DirectoryStore, orders: Topic) -> None:
     positions = [orders.append(b"v", key=b"%d" % number) for number in range(20)]
     again = [holder["orders"].append(b"v", key=b"%d" % number) for number in range(20)]
     assert [each.partition for each in positions] == [each.partition for each in again]
@@ -384,7 +384,7 @@ def test_a_request_for_what_is_not_held_is_answered_with_elsewhere(connected: so
     assert seen(orders) == [b"held"]
 
 
-def test_half_a_message_delays_nobody_else(connected: socket.socket, orders: Topic) -> None:
+def test_half_a_message_delays_no_other_client(connected: socket.socket, orders: Topic) -> None:
     connected.sendall(message({"version": 1, "request": "append"})[:10])
     assert orders.append(b"fine", partition=0).offset == 1
 

@@ -239,7 +239,7 @@ def test_a_partition_whose_part_could_not_be_placed_takes_nothing_else_before_it
     assert [name for name in scene.disk.child("staging").names() if not name.startswith("=")] == []
 
 
-def test_nobody_gets_in_between_a_part_that_failed_and_the_release_of_the_lock(
+def test_no_append_comes_between_a_failed_part_and_the_release_of_the_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread that waits for the log when placing fails must not append where the part was noted."""

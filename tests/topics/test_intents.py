@@ -213,7 +213,7 @@ def test_something_else_is_no_intent(fields: dict[str, object]) -> None:
         Intent.from_fields(fields, "here")
 
 
-def test_what_was_lent_is_kept_for_another_day_if_nobody_can_say_until_when(
+def test_staged_files_with_an_unreadable_lease_are_kept_for_a_day(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged = driver.intents.staging.file("job", "task")

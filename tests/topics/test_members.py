@@ -108,7 +108,7 @@ def test_a_member_is_silent_after_its_own_session_timeout(group: Members, clock:
     del joined
 
 
-def test_time_in_which_nobody_looked_does_not_count(group: Members, clock: Clock) -> None:
+def test_time_without_polling_does_not_count(group: Members, clock: Clock) -> None:
     """The observer may have been stopped itself, together with the observed member."""
     joined = group.join("", ["orders"], 5000)
     group.look()
@@ -223,6 +223,6 @@ def test_a_name_that_no_directory_can_have_is_refused(name: object) -> None:
         check_group_name(name)
 
 
-def test_where_nobody_ever_joined_there_are_no_groups(root: Directory) -> None:
+def test_a_store_without_members_has_no_groups(root: Directory) -> None:
     assert groups_with_members(root) == []
     forget_group(root, "billing")

@@ -38,7 +38,7 @@ def test_every_partition_has_exactly_one_owner_that_subscribes(
 
 
 @given(subscriptions, counts)
-def test_nobody_has_two_more_than_somebody_who_could_take_one(
+def test_no_member_has_two_more_than_one_that_could_take_one(
     members: dict[str, set[str]], numbers: dict[str, int]
 ) -> None:
     plan = assign(members, partitions(numbers), {})
@@ -108,5 +108,5 @@ def test_more_members_than_partitions_leaves_some_without() -> None:
     assert plan == {"a": set(), "b": set(), "c": {("orders", 0)}}
 
 
-def test_without_members_nobody_owns_anything() -> None:
+def test_without_members_no_partition_is_owned() -> None:
     assert assign({}, [("orders", 0)], {("orders", 0): "gone"}) == {}

@@ -40,7 +40,7 @@ def test_the_replaced_topic_can_be_written_to_at_once(place: StorePlace) -> None
     assert values(place.open()["orders"].scan()) == [b"new", b"more"]
 
 
-def test_who_has_the_old_topic_is_told_to_ask_again(place: StorePlace) -> None:
+def test_a_client_of_the_old_topic_gets_an_error_and_refreshes(place: StorePlace) -> None:
     store, other = place.open(), place.open()
     laid_out(store)
     old, elsewhere = store["orders"], other["orders"]
@@ -146,7 +146,7 @@ def test_a_reader_finds_the_new_topic_between_two_names() -> None:
         assert values(store["orders"].scan()) == [b"new"]
 
 
-def test_nobody_writes_to_a_topic_that_is_already_replaced() -> None:
+def test_no_process_writes_to_a_replaced_topic() -> None:
     directory = left_by_a_death(renamed_away=False)
     topics = directory.child("topics")
     [state] = [name for name in topics.children() if name.endswith(".swap")]

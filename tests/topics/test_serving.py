@@ -43,7 +43,7 @@ def committed(store: DirectoryStore, offset: int, member: str = "m") -> Committe
 # --- who may join
 
 
-def test_a_consumer_is_refused_while_a_broker_serves_the_group_and_told_where_to_connect(store: DirectoryStore) -> None:
+def test_a_consumer_is_refused_while_a_broker_serves_the_group_with_its_address(store: DirectoryStore) -> None:
     served = serve(store)
     with pytest.raises(GroupActive, match=f"connect to {ADDRESS}"):
         store.consumer("billing", ["orders"])
@@ -224,7 +224,7 @@ def test_the_broker_may_be_another_process(tmp_path: Path) -> None:
         store.consumer("billing", ["orders"]).close()
 
 
-def test_a_killed_broker_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_killed_broker_does_not_block_the_next_one(tmp_path: Path) -> None:
     with DirectoryStore.open(tmp_path / "store", maintenance_interval_s=None) as store:
         store.create_topic("orders")
         broker = ready(start("serving", "serve", tmp_path / "store", "billing", ADDRESS))

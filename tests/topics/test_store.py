@@ -398,7 +398,7 @@ def test_a_name_can_be_used_again_and_the_old_topic_stays_gone(place: StorePlace
         old.append(b"late")
 
 
-def test_a_topic_that_somebody_else_writes_to_is_not_deleted(place: StorePlace) -> None:
+def test_a_topic_that_another_process_writes_is_not_deleted(place: StorePlace) -> None:
     store, other = place.open(), place.open()
     store.create_topic("orders", partitions=2).append(b"ours", partition=0)
     other["orders"].append(b"theirs", partition=1)
@@ -411,7 +411,7 @@ def test_a_topic_that_somebody_else_writes_to_is_not_deleted(place: StorePlace) 
     assert store.topics() == []
 
 
-def test_somebody_who_only_read_a_topic_is_told_that_it_was_deleted(place: StorePlace) -> None:
+def test_a_reader_learns_that_its_topic_was_deleted(place: StorePlace) -> None:
     store, other = place.open(), place.open()
     store.create_topic("orders").append(b"one")
     theirs = other["orders"]
@@ -423,7 +423,7 @@ def test_somebody_who_only_read_a_topic_is_told_that_it_was_deleted(place: Store
         other.topic("orders")
 
 
-def test_somebody_who_knew_an_earlier_topic_does_not_write_to_the_new_one_by_mistake(place: StorePlace) -> None:
+def test_a_process_that_knew_an_earlier_topic_does_not_write_to_the_new_one(place: StorePlace) -> None:
     store, other = place.open(), place.open()
     store.create_topic("orders")
     theirs = other["orders"]

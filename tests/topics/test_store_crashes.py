@@ -322,9 +322,7 @@ def values(found: State, topic: str) -> list[bytes]:
 @pytest.mark.alternating
 @FORMS
 @pytest.mark.parametrize("operation", TRANSACTIONS, ids=lambda operation: operation.name)
-def test_whoever_writes_first_places_what_was_promised_before_anything_else(
-    operation: Operation, count: int | None
-) -> None:
+def test_the_first_writer_places_committed_batches_before_its_own(operation: Operation, count: int | None) -> None:
     for death in pending(operation, "all", count):
         with opened_before(death) as store:
             for partition in (2, 0, 1):
@@ -341,7 +339,7 @@ def test_whoever_writes_first_places_what_was_promised_before_anything_else(
 @pytest.mark.parametrize(
     "effect", [pytest.param(each, marks=pytest.mark.slow) for each in EFFECTS[:-1]] + [EFFECTS[-1]]
 )
-def test_whoever_rolls_forward_may_die_as_well(effect: Effect, count: int | None) -> None:
+def test_a_process_that_rolls_forward_may_die_as_well(effect: Effect, count: int | None) -> None:
     """A process dies at any call while it opens a store that was left by a death during placement, or at its end."""
     left = pending(LARGE_ONE, effect, count)
     for death in (left[len(left) // 2], left[-1]):

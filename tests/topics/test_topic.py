@@ -129,7 +129,7 @@ def test_no_record_is_refused(topic: DirectoryTopic) -> None:
         topic.append_many([])
 
 
-def test_if_one_of_the_partitions_belongs_to_somebody_who_takes_nothing_nothing_is_written(place: StorePlace) -> None:
+def test_nothing_is_written_if_the_holder_of_one_partition_accepts_no_requests(place: StorePlace) -> None:
     topic = place.open(lock_timeout=0).create_topic("orders", partitions=3)
     place.occupy("orders", 2).append(b"theirs")
     records = [(b"v", key) for key in KEYS]
@@ -333,7 +333,7 @@ def test_maintenance_drops_what_the_settings_say_and_gives_back_the_locks(place:
     assert place.open()["orders"].append(b"free").offset == 10
 
 
-def test_maintenance_leaves_what_somebody_else_writes_to_to_them(place: StorePlace) -> None:
+def test_maintenance_skips_partitions_of_other_processes(place: StorePlace) -> None:
     store, other = place.open(), place.open()
     topic = store.create_topic("orders", retention_ms=1000)
     topic.append(b"old", timestamp=1)

@@ -218,7 +218,9 @@ def test_a_name_and_a_sequence_belong_together(store: DirectoryStore, name: obje
         store.transaction(name, sequence)  # type: ignore[arg-type]
 
 
-def test_a_partition_of_somebody_who_takes_nothing_refuses_the_whole(place: StorePlace, store: DirectoryStore) -> None:
+def test_a_partition_whose_holder_accepts_no_requests_refuses_the_whole(
+    place: StorePlace, store: DirectoryStore
+) -> None:
     place.occupy("orders", 1).append(b"theirs")
     tx = store.transaction(lock_timeout_s=0.02)
     for number in range(3):
@@ -510,7 +512,7 @@ def test_an_intent_that_can_neither_be_completed_nor_removed_is_pending() -> Non
     assert contents(broken.reopened()) == AFTER
 
 
-def test_if_nobody_can_tell_the_error_says_so() -> None:
+def test_the_error_says_that_the_outcome_is_unknown() -> None:
     broken = Broken()
     tx = broken.filled()
     broken.directory.arm(Fault(operations={"replace", "remove"}, names="staging/*.intent", forever=True))

@@ -53,7 +53,7 @@ def until(condition: object) -> None:
 
 
 @pytest.mark.usefixtures("deaf")
-def test_a_lock_that_somebody_waits_for_is_given_back_between_two_appends(file_place: FilePlace, first: Topic) -> None:
+def test_a_wanted_lock_is_released_between_two_appends(file_place: FilePlace, first: Topic) -> None:
     second = file_place.open()["orders"]
     for number in range(3):
         assert second.append(b"second").offset == 2 * number + 1

@@ -77,7 +77,7 @@ def _named(plans: tuple[str, ...], disturbances: dict[str, Any]) -> str:
         _slow("aaa", "aa", "a", policy="os", kills=1),
     ],
 )
-def test_acknowledged_records_stay_at_their_offsets_whoever_appends_in_between(
+def test_acknowledged_records_stay_at_their_offsets_whichever_process_appends_in_between(
     plans: tuple[str, ...], disturbances: dict[str, Any]
 ) -> None:
     assert turns_model.explore(*plans, **disturbances) > 500

@@ -150,7 +150,7 @@ def test_a_member_that_leaves_frees_its_partitions() -> None:
     assert broker.clock.pending == 0
 
 
-def test_a_member_that_nobody_hears_of_is_removed() -> None:
+def test_a_silent_member_is_removed() -> None:
     broker = Broker()
     first, second = Client(broker, "first"), Client(broker, "second")
     first.join()
@@ -390,7 +390,7 @@ def test_a_group_that_is_full_takes_no_more() -> None:
 # --- static members
 
 
-def test_a_static_member_that_pauses_gets_its_partitions_back_and_nobody_notices() -> None:
+def test_a_static_member_that_pauses_gets_its_partitions_back_without_a_rebalance() -> None:
     broker = Broker()
     first, second = Client(broker, "first", instance="one"), Client(broker, "second", instance="two")
     first.join()

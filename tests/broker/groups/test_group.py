@@ -301,7 +301,7 @@ def test_a_client_that_knows_its_id_may_come_back(group: ClassicGroup) -> None:
 # --- joining again
 
 
-def test_a_follower_without_news_is_told_of_the_current_generation(group: ClassicGroup) -> None:
+def test_a_follower_without_changes_learns_the_current_generation(group: ClassicGroup) -> None:
     first, second = two(group)
     second.join()
     assert (second.error, second.generation) == (E.NONE, 2)
@@ -387,7 +387,7 @@ def test_a_sync_while_members_join_is_told_so(group: ClassicGroup) -> None:
     assert first.waits == 0
 
 
-def test_a_leader_that_leaves_before_it_assigned_leaves_nobody_waiting(group: ClassicGroup) -> None:
+def test_no_member_waits_for_a_leader_that_left_before_assigning(group: ClassicGroup) -> None:
     first, second, third = (Client(group, name) for name in ("first", "second", "third"))
     first.join()
     second.join()
@@ -486,7 +486,7 @@ def test_the_last_member_that_leaves_makes_the_group_empty(clock: Clock) -> None
     assert third.generation == group.generation > 2
 
 
-def test_a_member_that_leaves_twice_or_never_joined_is_told_so(group: ClassicGroup) -> None:
+def test_a_member_that_leaves_twice_or_never_joined_gets_an_error(group: ClassicGroup) -> None:
     first, _ = two(group)
     assert group.leave([(first.id, None), (first.id, None), ("nobody", None)]) == [
         E.NONE,
@@ -544,7 +544,7 @@ def restarted(client: Client, **options: object) -> Client:
     return Client(client.group, client.name, instance=client.instance, **{**client.options, **options})
 
 
-def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_notices(
+def test_a_static_member_that_restarts_keeps_its_partitions_without_a_rebalance(
     clock: Clock, group: ClassicGroup
 ) -> None:
     first, second = static_pair(group)

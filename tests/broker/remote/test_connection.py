@@ -53,7 +53,7 @@ def request_of(connection: socket.socket) -> memoryview:
     return memoryview(connection.recv(size, socket.MSG_WAITALL))
 
 
-def test_an_address_where_nobody_listens_is_reported_at_once() -> None:
+def test_an_address_without_listener_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(BrokerUnavailable, match=f"no broker at 127.0.0.1:{port}"):

@@ -39,7 +39,7 @@ def codes(body: dict[str, Any]) -> dict[str, int]:
 # --- Metadata
 
 
-def test_asking_for_a_missing_topic_creates_it_only_for_those_who_may_create_it(broker: Broker) -> None:
+def test_asking_for_a_missing_topic_creates_it_only_with_permission(broker: Broker) -> None:
     change(broker, ann(TOPIC, "new-", DESCRIBE, pattern=Pattern.PREFIXED), ann(TOPIC, "new-1", CREATE))
     asked = {"topics": [{"name": "new-1"}, {"name": "new-2"}, {"name": "hidden"}], "allow_auto_topic_creation": True}
     found = asked_by(broker, "ann", Key.METADATA, 9, asked)
@@ -226,7 +226,7 @@ def test_partitions_are_added_to_a_transaction_all_or_none(broker: Broker) -> No
 # --- topics and settings
 
 
-def test_topics_are_deleted_by_id_only_by_those_who_may(broker: Broker) -> None:
+def test_topics_are_deleted_by_id_only_with_permission(broker: Broker) -> None:
     broker.create_topic("doomed")
     change(broker, ann(TOPIC, "doomed", DELETE), ann(TOPIC, "orders", READ))
     known = ids(broker)
@@ -399,7 +399,7 @@ READ_ORDERS = {
 }
 
 
-def test_an_anonymous_client_of_a_broker_without_access_control_locks_out_nobody(
+def test_an_anonymous_client_of_a_broker_without_access_control_locks_out_no_client(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with Broker() as broker:

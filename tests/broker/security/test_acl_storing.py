@@ -140,7 +140,7 @@ def test_a_damaged_document_refuses_everything_but_super_users(damage: str) -> N
             StoredAcls(broker.store._registry).add([READ_ORDERS])
 
 
-def test_damage_also_closes_what_was_open_to_everybody() -> None:
+def test_a_damaged_list_of_rules_denies_everything() -> None:
     with believing(refresh_s=0.02) as broker:
         broker.create_topic("orders")
         assert topics(broker, "ann") == ["orders"]

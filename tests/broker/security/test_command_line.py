@@ -87,7 +87,7 @@ def test_a_wrong_password_is_said_in_a_line(sawlog: Cli, tmp_path: Path, ann: st
     assert "secret" not in line
 
 
-def test_a_broker_that_nobody_vouches_for_gets_no_password(
+def test_a_broker_with_an_untrusted_certificate_gets_no_password(
     sawlog: Cli, tmp_path: Path, tls_broker: Broker, ann: str
 ) -> None:
     other = Authority(tmp_path / "other")
@@ -98,7 +98,7 @@ def test_a_broker_that_nobody_vouches_for_gets_no_password(
     assert "the certificate of 127.0.0.1" in sawlog("topic", "list", "-b", system).failed(1)
 
 
-def test_a_client_without_tls_and_one_without_a_user_are_told_something(
+def test_a_client_without_tls_or_without_a_user_gets_an_error(
     sawlog: Cli, tmp_path: Path, tls_broker: Broker, authority: Authority
 ) -> None:
     file = write(tmp_path, tls_broker.address, tls_ca=authority.file)

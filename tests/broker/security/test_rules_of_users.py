@@ -98,7 +98,7 @@ def test_a_topic_that_no_rule_names_is_for_super_users(broker: Broker) -> None:
     assert "secrets" in AdminClient(settings(broker, "admin")).list_topics(timeout=PATIENCE_S).topics
 
 
-def test_rules_are_made_by_who_may_alter_the_cluster(broker: Broker) -> None:
+def test_rules_need_permission_to_alter_the_cluster(broker: Broker) -> None:
     admin = AdminClient(settings(broker, "ann"))
     (made,) = admin.create_acls([binding("User:ann", AclOperation.ALL, "orders")]).values()
     with pytest.raises(KafkaException) as refused:

@@ -84,7 +84,7 @@ def test_nothing_is_carried_out_within_an_exchange(scram_broker: Broker, talker:
     assert talker.is_closed()
 
 
-def test_versions_are_told_to_everybody(talker: Talker) -> None:
+def test_every_client_may_ask_for_versions(talker: Talker) -> None:
     offered = {each["api_key"]: each for each in talker.ask(Key.API_VERSIONS, 3, {})["api_keys"]}
     assert set(offered) >= OPEN
     assert (offered[Key.SASL_AUTHENTICATE]["min_version"], offered[Key.SASL_AUTHENTICATE]["max_version"]) == (0, 2)
@@ -206,7 +206,7 @@ def test_a_client_that_does_not_authenticate_in_time_is_dropped() -> None:
             assert good.works()
 
 
-def test_a_failure_is_answered_later_and_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_answered_later_and_delays_no_other_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "_DELAY_S", 3600)
     with Broker(sasl_mechanisms=["SCRAM-SHA-256"], threads=1) as broker:
         broker.add_user("ann", "x")

@@ -295,9 +295,7 @@ def test_a_pipe_in_the_place_of_a_file_is_reported_and_holds_up_nothing(
         until(lambda: serial_of(authority.trusting(), broker.address) != before)
 
 
-def test_an_authority_that_is_removed_lets_nobody_in_any_more(
-    authority: Authority, live: Files, tmp_path: Path
-) -> None:
+def test_a_removed_authority_admits_no_more_clients(authority: Authority, live: Files, tmp_path: Path) -> None:
     trusted, ann = tmp_path / "trusted.pem", authority.client("ann")
     shutil.copyfile(authority.file, trusted)
     with Broker(**settings(live, tls_client_ca=str(trusted), refresh_s=0.05)) as broker:

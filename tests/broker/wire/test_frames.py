@@ -160,7 +160,7 @@ def test_errors_are_sawlogs() -> None:
     assert issubclass(UnsupportedVersion, Malformed)
 
 
-def test_tagged_fields_that_nobody_knows_are_skipped() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     frame = joined(wire.encode_request(Key.API_VERSIONS, 3, 5, None, {"client_software_name": "me"}))
     assert frame[-1] == 0
     tagged = memoryview(bytes(frame[:-1]) + bytes([2, 100, 4]) + b"data" + bytes([101, 0]))

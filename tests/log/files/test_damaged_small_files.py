@@ -27,7 +27,7 @@ def lived(path: Path) -> list[bytes | None]:
 @pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.5 s each
 @pytest.mark.parametrize("name", ["visible", "leader-epoch-checkpoint", "checkpoint"])
-def test_any_bad_bit_hides_nothing_and_sends_nobody_too_far(tmp_path: Path, name: str) -> None:
+def test_no_flipped_bit_hides_a_record_or_moves_the_end_of_an_epoch_up(tmp_path: Path, name: str) -> None:
     records = lived(tmp_path / "log")
     with Log.open(tmp_path / "log", CONFIG, mode="r") as reader:
         ends = [reader.epoch_end(epoch) for epoch in range(5)]

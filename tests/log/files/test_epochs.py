@@ -965,7 +965,7 @@ def test_a_log_of_version_02_that_was_closed_cleanly_stays_in_its_epoch(place: P
 # --- following
 
 
-def test_a_follower_whose_records_were_replaced_by_others_is_told_the_end_of_its_epoch(place: Place) -> None:
+def test_a_follower_whose_records_were_replaced_learns_the_end_of_its_epoch(place: Place) -> None:
     """The log has grown beyond the follower's position: continuing there would skip new records below it."""
     log = place.open(QUIET)
     fill(log, 8)
@@ -985,7 +985,7 @@ def test_a_follower_whose_records_were_replaced_by_others_is_told_the_end_of_its
     reader.close()
 
 
-def test_a_follower_that_waits_is_told_when_what_it_has_read_is_truncated(place: Place) -> None:
+def test_a_waiting_follower_raises_when_its_records_are_truncated(place: Place) -> None:
     log = place.open(QUIET)
     fill(log, 8)
     for each in (log, Log.open(place.directory(), mode="r")):
@@ -1009,7 +1009,7 @@ def test_a_follower_that_waits_is_told_when_what_it_has_read_is_truncated(place:
             each.close()
 
 
-def test_a_follower_in_another_process_is_told_the_end_of_its_epoch(tmp_path: Path) -> None:
+def test_a_follower_in_another_process_learns_the_end_of_its_epoch(tmp_path: Path) -> None:
     log = Log.open(tmp_path / "log", QUIET)
     fill(log, 8)
     with Elsewhere(tmp_path / "log") as other:

@@ -31,7 +31,7 @@ def tell(holder: subprocess.Popen[str]) -> str:
     return holder.stdout.readline()
 
 
-def test_a_second_writer_is_told_at_once_who_the_first_is(tmp_path: Path) -> None:
+def test_a_second_writer_learns_at_once_which_process_is_the_first(tmp_path: Path) -> None:
     holder, pid = held(tmp_path)
     with pytest.raises(DirectoryLocked) as caught:
         Log.open(tmp_path)

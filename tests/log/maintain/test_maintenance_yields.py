@@ -69,7 +69,7 @@ def test_a_writer_does_not_wait_until_maintenance_is_done(work: str) -> None:
         assert log.next_offset == 401
 
 
-def test_a_wish_of_somebody_who_has_given_up_stops_nobody() -> None:
+def test_maintenance_ignores_an_abandoned_request_for_the_lock() -> None:
     directory = MemoryDirectory()
     with Log.open(directory, CONFIG) as log:
         for number in range(100):

@@ -393,7 +393,7 @@ def test_last_segment_gone_is_reported_and_its_offsets_are_not_used_again(place:
     assert log.append(b"next") == 10
 
 
-def test_segment_in_the_middle_gone_is_noticed_by_whoever_reads_it(place: Place) -> None:
+def test_every_reader_notices_a_missing_segment_in_the_middle(place: Place) -> None:
     log = place.open()
     expected = []
     for start in (0, 5, 10):

@@ -372,7 +372,7 @@ def test_everything_around_a_damaged_batch_can_be_read(place: Place, position: i
     assert arrow == expected[6:]
 
 
-def test_reader_that_goes_on_behind_each_damage_gets_all_the_rest(place: Place) -> None:
+def test_reader_that_continues_after_each_damage_gets_all_other_records(place: Place) -> None:
     log = place.open()
     expected = fill(log, 40)
     log.seal()

@@ -49,7 +49,7 @@ def bases(log: Log) -> list[int]:
     return [each.base_offset for each in log.segments]
 
 
-def test_a_policy_is_told_of_each_use_once(path: Path) -> None:
+def test_a_policy_is_notified_of_each_use_once(path: Path) -> None:
     policy = Recorded()
     with Log.open(path, LogConfig(segment_cache=lambda: policy), mode="r") as log:
         first, second = bases(log)[:2]

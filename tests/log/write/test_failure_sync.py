@@ -182,7 +182,7 @@ def test_everyone_who_shares_a_failed_sync_gets_an_error() -> None:
 
 
 @pytest.mark.parametrize("meanwhile", ["seal", "rotating append", "truncate", "sync"])
-def test_nobody_who_waits_for_a_failing_sync_tries_it_again(meanwhile: str) -> None:
+def test_no_waiter_of_a_failing_sync_repeats_it(meanwhile: str) -> None:
     """The one who comes while an fsync runs, and continues when it has failed, must not sync the same file again."""
     directory, log = opened(QUIET.with_(segment_bytes=1000))
     directory.arm(SEGMENT_SYNC)

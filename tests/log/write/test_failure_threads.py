@@ -292,7 +292,7 @@ def test_a_flush_waits_for_the_sync_of_another_thread() -> None:
     log.close()
 
 
-def test_a_closed_writer_takes_nothing_whoever_kept_its_method() -> None:
+def test_a_closed_writer_accepts_no_records_even_through_a_kept_method() -> None:
     log = Log.in_memory()
     writer = log.writer()
     append = writer.append

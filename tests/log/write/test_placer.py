@@ -495,7 +495,7 @@ def test_what_cannot_be_rolled_back_ends_writing(log: Log, monkeypatch: pytest.M
         assert [record.value for record in again.scan()] == FIRST
 
 
-def test_an_interrupt_during_a_write_that_somebody_else_makes_is_rolled_back(
+def test_an_interrupt_during_a_write_of_another_caller_is_rolled_back(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

@@ -536,7 +536,7 @@ def test_task_cancelled_by_its_own_stream_stores_nothing(place: Place) -> None:
     assert log.next_offset == 0
 
 
-def test_slow_stream_holds_up_nobody(place: Place) -> None:
+def test_slow_stream_delays_no_other_append(place: Place) -> None:
     log = place.open()
 
     async def main() -> list[int]:

@@ -200,7 +200,7 @@ def test_an_end_that_is_out_of_order_is_noticed(place: Place, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("mode", ["w", "r", "a"])
-def test_what_is_not_durable_is_shown_to_nobody(directory: FaultyDirectory, mode: Any) -> None:
+def test_no_reader_sees_a_record_that_is_not_durable(directory: FaultyDirectory, mode: Any) -> None:
     gate = Gate(directory)
     writer = Log.open(directory, QUIET)
     stamped(writer, 3)
@@ -258,7 +258,7 @@ def test_a_record_that_is_not_durable_is_not_called_out_of_range_in_a_store(tmp_
         assert log.read(0).value == b"one"
 
 
-def test_what_is_not_durable_is_shown_to_no_other_process(tmp_path: Path) -> None:
+def test_no_other_process_sees_a_record_that_is_not_durable(tmp_path: Path) -> None:
     directory = FaultyDirectory(FileDirectory(tmp_path / "log"))
     gate = Gate(directory)
     writer = Log.open(directory, QUIET)

@@ -223,7 +223,7 @@ def test_a_message_without_an_answer_comes_again_after_the_time_out(store: Store
         assert acked(other) == [b"0/1"]
 
 
-def test_a_late_answer_counts_if_nobody_else_had_the_message(store: Store) -> None:
+def test_a_late_answer_counts_if_no_other_worker_had_the_message(store: Store) -> None:
     fill(store, 1)
     with store.queue("orders", group="workers", visibility_s=0.05) as queue:
         (message,) = queue.receive()
@@ -272,7 +272,7 @@ def test_after_the_last_delivery_a_message_is_a_dead_letter(store: Store) -> Non
     assert lag(store) == 0
 
 
-def test_a_message_that_nobody_answers_for_becomes_a_dead_letter(store: Store) -> None:
+def test_an_unanswered_message_becomes_a_dead_letter(store: Store) -> None:
     fill(store, 1)
     with store.queue("orders", group="workers", max_deliveries=2, visibility_s=0.05, dead_letters="dead") as queue:
         assert [until(queue)[0].deliveries for _ in range(2)] == [1, 2]
@@ -381,7 +381,7 @@ def test_a_new_group_begins_where_it_says(store: Store) -> None:
         assert acked(queue) == [b"new"]
 
 
-def test_a_recreated_topic_begins_anew(store: Store) -> None:
+def test_a_recreated_topic_starts_over(store: Store) -> None:
     fill(store, 5)
     with store.queue("orders", group="workers") as queue:
         queue.ack(queue.receive(3)[2])
