@@ -17,6 +17,7 @@ GUIDE = "docs/guide"
 DECISIONS = "docs/adr"
 #: The parts of the site, after the tutorials, each with its pages in order. Every page of docs/ is in one of them.
 HOW_TO = (
+    "docs/installation.md",
     "docs/how-to/see-it-work.md",
     "docs/how-to/background-jobs.md",
     "docs/how-to/event-sourcing.md",
