@@ -207,7 +207,7 @@ _DISAGREES = re.compile(
 )
 
 
-@pytest.mark.parametrize("part", ["cli", "broker", "log/maintain"])
+@pytest.mark.parametrize("part", ["cli", "broker", "log"])
 def test_no_message_says_1_topics(part: str) -> None:
     lines = [
         f"{path.name}: {line.strip()}"

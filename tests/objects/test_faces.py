@@ -595,7 +595,7 @@ def test_an_idle_consumer_polls_about_once_a_second(objects: ObjectStore, monkey
 
 #: Maintenance of one log in files, and its removal. On object storage `topic.maintain()` and `store.delete_topic()` do
 #: it for a whole topic.
-FILES_ONLY = {"compact", "apply_retention", "remove", "remove_expired", "maintain", "seal"}
+FILES_ONLY = {"compact", "apply_retention", "remove", "remove_expired", "maintain", "reader", "seal"}
 
 
 @pytest.mark.parametrize(

@@ -98,15 +98,10 @@ def run(arguments: Sequence[str]) -> int:
     return OK
 
 
-def version_line() -> str:
-    """Return what `sawlog --version` prints."""
-    from .. import __version__, kernel_info
-
-    return f"sawlog {__version__}, {'compiled' if kernel_info().compiled else 'interpreted'} kernel"
-
-
 def _run_without_extra(arguments: Sequence[str], missing: str) -> int:
     """Run `sawlog` where the extra `cli` is not installed: print the version and how to install the commands."""
+    from .version import version_line
+
     advice = f"the command line needs {missing}: run pip install '.[cli]' in a clone of sawlog"
     if list(arguments) in ([], ["--help"], ["-h"], ["--version"]):
         print(f"{version_line()}\nThe library is installed; {advice}")

@@ -30,7 +30,7 @@ import typer
 
 from .. import __version__, kernel_info
 from ..clock import now_ms
-from ..display import count_text, duration_text, size_text
+from ..display import count_text, counted, duration_text, size_text
 from ..errors import MissingPackage, SawlogError
 from ..store.base import Topic
 from . import FAILED
@@ -233,7 +233,8 @@ class _Demo:
         with open_directory(self._path) as store:
             total, size = store.topic("orders").describe().records, store.topic("orders").describe().size_bytes
         self._records, seconds = total, self._acknowledged.seconds
-        self._say(f"{total:,} orders, {size_text(size)}, appended at {count_text(total / seconds)} records per second.")
+        rate = count_text(total / seconds)
+        self._say(f"{counted(total, 'order')}, {size_text(size)}, appended at {rate} per second.")
         self._draw(self._rate())
         return {**found, "size_bytes": size, "records_per_second": round(total / seconds)}
 

@@ -137,7 +137,7 @@ class _Recovery:
         self.remote = self._remote(lowest)
         epochs, in_order, stored = self._epochs(segments)
         producers = self._producers(segments, epochs, lowest)
-        self.report.duration_ms = watch.elapsed_ms
+        self.report._note_duration(watch)
         return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored, self.remote)
 
     def _decide(self, where: Where, detail: str) -> Action:

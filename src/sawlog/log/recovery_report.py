@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ..clock import Stopwatch
 from ..display import counted
 from ..storage.counters import count
 
@@ -121,6 +122,10 @@ class RecoveryReport:
     #: All problems, in the order in which they were found.
     findings: list[RecoveryFinding] = field(default_factory=list)
     duration_ms: float = 0.0
+
+    def _note_duration(self, watch: Stopwatch) -> None:
+        """Record the time that recovery took."""
+        self.duration_ms = watch.elapsed_ms
 
     def _note_index(self) -> None:
         """Count a rebuilt index."""

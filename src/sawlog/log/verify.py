@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from ..batch.header import BASE, COUNT, HEADER_BYTES, LAST, POSITION, SIZE, Rows
 from ..batch.read import malformed
-from ..display import missing_text
+from ..display import counted, missing_text
 from ..errors import CorruptBatch, StorageError
 from ..storage import Storage
 from ..storage.system import cores
@@ -76,10 +76,10 @@ class VerifyReport(Checked):
         return self.ok
 
     def __str__(self) -> str:
-        verdict = "all good" if self.ok else f"{len(self.problems)} problems"
+        verdict = "all good" if self.ok else counted(len(self.problems), "problem")
         head = (
-            f"{verdict}: {self.records:,} records in {self.batches:,} batches, {self.segments} segments, "
-            f"{self.size_bytes:,} bytes"
+            f"{verdict}: {counted(self.records, 'record')} in {counted(self.batches, 'batch', 'batches')}, "
+            f"{counted(self.segments, 'segment')}, {self.size_bytes:,} bytes"
         )
         if self.remote_offsets:
             head += f"; {self.remote_offsets:,} offsets are only in the replica, and were not read"

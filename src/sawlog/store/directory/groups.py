@@ -27,7 +27,6 @@ from ..groups import (
 )
 from ..membership import MemberOptions
 from ..names import check_group_name
-from ..queues.delivery_state import unfinished
 from .members import Members, forget_group, give_up, group_directory, groups_with_members, refuse_workers
 from .membership import DirectoryClaim, DirectoryMembership, DirectoryWorkers, noted_server, refuse_served, server_of
 from .offsets import OffsetStore
@@ -293,5 +292,9 @@ def _row(
     if found is not None and found.topic_id == topic.id:
         committed, reached = found.offset, min(found.offset, log.epoch_end(found.leader_epoch))
     lag = max(end - max(lowest, reached), 0)
-    left = None if pages is None else unfinished(topic.id, reached, lowest, end, pages.get(partition, {}))
+    left = None
+    if pages is not None:
+        from ..queues.delivery_state import unfinished  # a broker, which has no queues, starts without it
+
+        left = unfinished(topic.id, reached, lowest, end, pages.get(partition, {}))
     return GroupRow(topic.name, number, committed, lowest, end, lag, owners.get(partition), left)
