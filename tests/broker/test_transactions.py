@@ -12,9 +12,8 @@ import pytest
 
 from sawlog.batch.build import Producer
 from sawlog.batch.checksum import crc32c
-from sawlog.broker.error_responses import code_of, known_code_of
 from sawlog.broker.groups.coordinator import Coordinator
-from sawlog.broker.handlers import KafkaError
+from sawlog.broker.handlers import KafkaError, code_of, known_code_of
 from sawlog.broker.transactions import TransactionCoordinator
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.broker.wire.frames import RequestHeader

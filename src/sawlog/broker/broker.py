@@ -31,7 +31,8 @@ from ..store.serving import StoreService
 from .config import Address, BrokerConfig
 from .connection import ClientConnection
 from .groups.coordinator import Coordinator
-from .handlers import (
+from .handlers import (  # noqa: F401  register handlers
+    HANDLERS,
     Answer,
     Body,
     Context,
@@ -61,15 +62,6 @@ _T = TypeVar("_T")
 
 _logger = logging.getLogger("sawlog.broker")
 
-_FAMILIES = (
-    metadata,
-    security,
-    produce,
-    fetch,
-    admin,
-    groups,
-    transactions,
-)
 #: Grace period of a stop for an unresponsive process.
 _PATIENCE_S = 1.0
 #: Highest version offered, where a later one is implemented but would promise a feature that is missing.
@@ -88,15 +80,14 @@ class Broker:
         self.limits = Limits(config, self.metrics, self.loop, most_descriptors())
         self.disk_space = DiskSpace(store.free_bytes, self.loop.time)
         self.partitions = Partitions(self)
-        #: The handler of each API.
-        self.handlers: dict[int, Handler] = {key: each for family in _FAMILIES for key, each in family.HANDLERS.items()}
         self.authorizer = Authorizer(
             StoredAcls(store.registry),
             self.run,
             config.super_users,
             allow_if_no_acl=config.allow_everyone_if_no_acl_found,
         )
-        self.versions = {key: _offered(key) for key in self.handlers}
+        self.handlers = dict(HANDLERS)
+        self.versions = {key: _offered(key) for key in HANDLERS}
         #: `versions` in the form of ApiVersions.
         self.supported = [
             {"api_key": key, "min_version": versions[0], "max_version": versions[-1]}
@@ -177,11 +168,6 @@ class Broker:
     def node_id(self) -> int:
         """Id of this broker."""
         return self.nodes.id
-
-    async def catch_up(self) -> None:
-        """Read what other processes have written, if the store does not see it immediately."""
-        if not self.store.is_current:
-            await self.run(self.store.catch_up)
 
     def reload(self) -> None:
         """Reload the certificate soon."""

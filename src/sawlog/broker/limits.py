@@ -106,10 +106,9 @@ class RateLimitedLog:
             window.suppressed = 0
 
 
-#: Bytes of unread responses of one connection above which its next request is not answered.
-_UNREAD_BYTES_MAX = 4 << 20
-#: Minimum size limit of a fetch response while the budget is nearly used up.
-_FETCH_BYTES_MIN = 64 << 10
+#: Bytes of unread responses of one connection above which its next request is not answered: a part of the budget within
+#: these limits.
+_UNREAD_BYTES_MIN, _UNREAD_BYTES_MAX = 64 << 10, 4 << 20
 
 
 class Limits:
@@ -124,7 +123,7 @@ class Limits:
         # The largest allowed request must fit.
         self.budget = MemoryBudget(max(config.max_buffered_bytes, config.max_request_bytes), loop.call_soon)
         self.write_scheduler = WriteScheduler(loop.call_soon)
-        self.unread_bytes = min(max(self.budget.max_bytes >> 5, _FETCH_BYTES_MIN), _UNREAD_BYTES_MAX)
+        self.unread_bytes = min(max(self.budget.max_bytes >> 5, _UNREAD_BYTES_MIN), _UNREAD_BYTES_MAX)
         #: All connections read into it.
         self.read_buffer = bytearray(READ_BUFFER_BYTES)
         # Partition files need descriptors as well.
@@ -138,10 +137,6 @@ class Limits:
         """Return the maximum request size. Without a SASL mechanism, every client counts as authenticated."""
         most = self.config.max_request_bytes
         return most if is_authenticated else min(most, self.config.max_unauthenticated_request_bytes)
-
-    def fetch_bytes(self, asked: int) -> int:
-        """Return the maximum size of a fetch response, which shrinks as unread responses fill the budget."""
-        return min(asked, self.config.max_fetch_bytes, max(self.budget.available_bytes() >> 2, _FETCH_BYTES_MIN))
 
     # --- connections
 

@@ -38,8 +38,7 @@ from ..broker.broker import Broker as _Broker
 from ..broker.broker import Fault, new_loop, running
 from ..broker.config import Address, BrokerConfig, changed
 from ..broker.connection import ClientConnection
-from ..broker.error_responses import refusal
-from ..broker.handlers import Answer, Body, Context, Handler
+from ..broker.handlers import Answer, Body, Context, Handler, refusal
 from ..broker.security.credentials import StoredUsers
 from ..broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
 from ..broker.wire import BY_KEY

@@ -14,13 +14,12 @@ from typing import Any
 from sawlog.broker import wire
 from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.coordinator import Coordinator
-from sawlog.broker.handlers import Context, groups
+from sawlog.broker.handlers import HANDLERS, Context, groups  # noqa: F401  groups registers its handlers
 from sawlog.broker.security.authorizer import Authorizer, StoredAcls
 from sawlog.broker.wire import Key
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.serving import Node
 
-HANDLERS: dict[Key, Any] = groups.HANDLERS
 Body = dict[str, Any]
 
 

@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from sawlog.broker import limits
+from sawlog.broker.handlers import fetch
 from sawlog.broker.limits import UNSENT_BYTES
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.testing import Broker
@@ -333,19 +335,18 @@ def test_a_record_that_many_wait_for_is_not_read_for_all_of_them_at_once(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new_topic(broker, "records")
-    shared, seen = broker._live().limits, [0]
-    fetch_bytes = shared.fetch_bytes
+    budget, seen, max_bytes = broker._live().limits.budget, [0], fetch._max_bytes
 
-    def looked_at(asked: int) -> int:
-        seen.append(shared.budget.used_bytes + shared.budget.promised_bytes)
-        return fetch_bytes(asked)
+    def looked_at(live: Any, asked: int) -> int:
+        seen.append(budget.used_bytes + budget.promised_bytes)
+        return max_bytes(live, asked)
 
     with ExitStack() as stack:
         waiting = [stack.enter_context(Peer(broker.address)) for _ in range(60)]
         for peer in waiting:
             peer.send(Key.FETCH, 11, fetch_body("records", 0, wait_ms=30_000, partition_max_bytes=MIB))
         until(lambda: broker._live().server.in_flight == 60)
-        monkeypatch.setattr(shared, "fetch_bytes", looked_at)
+        monkeypatch.setattr(fetch, "_max_bytes", looked_at)
         with Peer(broker.address) as writer:
             writer.ask(Key.PRODUCE, 9, produce_body("records", batch(bytes(MIB))))
         for peer in waiting:

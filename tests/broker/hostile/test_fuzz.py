@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from sawlog.broker import wire
-from sawlog.broker.broker import _FAMILIES
+from sawlog.broker.handlers import HANDLERS
 from sawlog.broker.wire.schema import Api
 from sawlog.testing import Broker
 
@@ -25,7 +25,7 @@ WAITS_S = 0.25
 PATIENCE_S = 30.0
 #: Size of the part of a request that names its API and version.
 HEADER_BYTES = 8
-SERVED = {wire.BY_KEY[key].name: wire.BY_KEY[key] for family in _FAMILIES for key in family.HANDLERS}
+SERVED = {wire.BY_KEY[key].name: wire.BY_KEY[key] for key in HANDLERS}
 
 
 @pytest.fixture(scope="module")

@@ -12,27 +12,26 @@ from ...store import settings
 from ...store.base import Topic
 from ...store.directory.topic_entry import TopicEntry
 from ..config import BrokerConfig
-from ..error_responses import answer_each
 from ..partitions import id_of
 from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import NO_ID
-from . import Body, Context, KafkaError
+from . import DESCRIBE_CLUSTER, Body, Context, KafkaError, answer_each, handles
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _GROUP = 2, 4, 8, 32
 #: Sources of a setting's value.
 _FROM_TOPIC, _FROM_STATIC, _FROM_DEFAULT = 1, 4, 5
 _BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
-#: Fields that identify the owner of settings.
-_RESOURCE = ("resource_type", "resource_name")
 
 
 # --- topics
 
 
+@handles(Key.CREATE_TOPICS)
 async def create_topics(context: Context, request: Body) -> Body:
-    """Create topics, each independently."""
+    """Create topics, each independently. Needs CREATE on each topic or on the cluster, and DESCRIBE_CONFIGS to get the
+    settings."""
     broker, names = context.broker, [each["name"] for each in request["topics"]]
 
     async def create(asked: Body, answer: Body) -> None:
@@ -63,7 +62,7 @@ async def create_topics(context: Context, request: Body) -> Body:
         else:
             answer.update(topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, configs=[])
 
-    return {"topics": await answer_each(request["topics"], ("name",), create)}
+    return await answer_each(Key.CREATE_TOPICS, request, create)
 
 
 def _created(given: dict[str, settings.Value]) -> list[Body]:
@@ -100,8 +99,9 @@ def _check_names(names: Iterable[str]) -> None:
             raise InvalidConfig(f"unknown setting {name!r}")
 
 
+@handles(Key.DELETE_TOPICS)
 async def delete_topics(context: Context, request: Body) -> Body:
-    """Delete topics by name or by id."""
+    """Delete topics by name or by id. Needs DELETE on each topic."""
     partitions = context.broker.partitions
 
     async def delete(asked: Body, answer: Body) -> None:
@@ -120,11 +120,12 @@ async def delete_topics(context: Context, request: Body) -> Body:
         await context.broker.delete_topic(name)
 
     asked = request["topics"] or [{"name": name, "topic_id": NO_ID} for name in request["topic_names"] or ()]
-    return {"responses": await answer_each(asked, ("name", "topic_id"), delete)}
+    return await answer_each(Key.DELETE_TOPICS, {"topics": asked}, delete)
 
 
+@handles(Key.CREATE_PARTITIONS)
 async def create_partitions(context: Context, request: Body) -> Body:
-    """Add partitions to topics."""
+    """Add partitions to topics. Needs ALTER on each topic."""
     broker = context.broker
 
     async def grow(asked: Body, answer: Body) -> None:
@@ -146,14 +147,16 @@ async def create_partitions(context: Context, request: Body) -> Body:
             await broker.partitions.refresh(topic.name)
 
     topics = {each["name"]: each for each in request["topics"]}.values()
-    return {"results": await answer_each(topics, ("name",), grow)}
+    return await answer_each(Key.CREATE_PARTITIONS, {"topics": topics}, grow)
 
 
 # --- settings
 
 
+@handles(Key.DESCRIBE_CONFIGS)
 async def describe_configs(context: Context, request: Body) -> Body:
-    """Return the settings of topics and of this broker, with their defaults and sources."""
+    """Return the settings of topics, groups and this broker, with their defaults and sources. Needs DESCRIBE_CONFIGS on
+    each topic or group, or on the cluster."""
 
     async def describe(asked: Body, answer: Body) -> None:
         kind, name, wanted = asked["resource_type"], asked["resource_name"], asked["configuration_keys"]
@@ -178,7 +181,7 @@ async def describe_configs(context: Context, request: Body) -> Body:
             rows = [{**row, "documentation": None} for row in rows]
         answer["configs"] = rows
 
-    return {"results": await answer_each(request["resources"], _RESOURCE, describe)}
+    return await answer_each(Key.DESCRIBE_CONFIGS, request, describe)
 
 
 def _require(context: Context, operation: Operation, kind: int, name: str) -> None:
@@ -294,13 +297,15 @@ def _broker_rows(context: Context) -> list[Body]:
     )
 
 
+@handles(Key.ALTER_CONFIGS)
 async def alter_configs(context: Context, request: Body) -> Body:
-    """Replace all settings of topics."""
+    """Replace all settings of topics. Needs ALTER_CONFIGS on each topic."""
     return await _alter(context, request, _replaced)
 
 
+@handles(Key.INCREMENTAL_ALTER_CONFIGS)
 async def incremental_alter_configs(context: Context, request: Body) -> Body:
-    """Change some settings of topics."""
+    """Change some settings of topics. Needs ALTER_CONFIGS on each topic."""
     return await _alter(context, request, _changes)
 
 
@@ -318,7 +323,7 @@ async def _alter(context: Context, request: Body, changes_of: Callable[[Topic, l
         if not request["validate_only"]:
             await broker.alter_topic(topic.name, changes)
 
-    return {"responses": await answer_each(request["resources"], _RESOURCE, alter)}
+    return await answer_each(Key.ALTER_CONFIGS, request, alter)
 
 
 def _replaced(topic: Topic, configs: list[Body]) -> dict[str, object]:
@@ -354,6 +359,7 @@ def _parts(value: settings.Value | None) -> list[str]:
     return [part.strip() for part in str(value).split(",")] if value else []
 
 
+@handles(Key.DESCRIBE_LOG_DIRS, DESCRIBE_CLUSTER)
 async def describe_log_dirs(context: Context, request: Body) -> Body:
     """Return the sizes of partitions, all in the store's directory."""
     broker = context.broker
@@ -380,14 +386,3 @@ async def describe_log_dirs(context: Context, request: Body) -> Body:
 
 def _sizes(topic: Topic, numbers: list[int]) -> list[tuple[int, int]]:
     return [(number, topic.partition(number).size_bytes) for number in numbers]
-
-
-HANDLERS = {
-    Key.CREATE_TOPICS: create_topics,
-    Key.DELETE_TOPICS: delete_topics,
-    Key.CREATE_PARTITIONS: create_partitions,
-    Key.DESCRIBE_CONFIGS: describe_configs,
-    Key.ALTER_CONFIGS: alter_configs,
-    Key.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
-    Key.DESCRIBE_LOG_DIRS: describe_log_dirs,
-}

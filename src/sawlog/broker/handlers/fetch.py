@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...config import Isolation
 from ...errors import CorruptBatch, OffsetOutOfRange, SawlogError
@@ -19,20 +19,25 @@ from ...log.reader import Fetched
 from ...storage.counters import count_damage
 from ...storage.mapped import copied_bytes
 from ...store import base
-from ..error_responses import answer_partitions, code_of
 from ..partitions import ServedPartition
 from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
-from . import Answer, Body, Context, KafkaError
+from . import Answer, Body, Context, KafkaError, answer_partitions, code_of, handles
+
+if TYPE_CHECKING:
+    from ..broker import Broker
 
 _logger = logging.getLogger("sawlog.broker")
 
 #: From this version on, topics are named by id.
 _BY_ID_FROM = 13
+#: Minimum size limit of a response.
+_LEAST_BYTES = 64 << 10
 
 
+@handles(Key.FETCH)
 def fetch(context: Context, request: Body) -> Answer:
-    """Read available batches; wait if there are too few."""
+    """Read available batches; wait if there are too few. Needs READ on each topic."""
     if request["session_id"] != 0 and request["session_epoch"] > 0:
         raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "there are no fetch sessions here")
     asked = _Fetch(context, request)
@@ -41,6 +46,11 @@ def fetch(context: Context, request: Body) -> Answer:
         if answer is not None:
             return answer
     return asked.wait()
+
+
+def _max_bytes(broker: Broker, asked: int) -> int:
+    """Return the maximum size of a response, which shrinks as unread responses fill the memory budget."""
+    return min(asked, broker.config.max_fetch_bytes, max(broker.limits.budget.available_bytes() >> 2, _LEAST_BYTES))
 
 
 class _Fetch:
@@ -52,7 +62,7 @@ class _Fetch:
         self._committed = request["isolation_level"] == 1
         self._deadline = context.broker.loop.time() + max(request["max_wait_ms"], 0) / 1000
         self._min_bytes = request["min_bytes"]
-        self._max_bytes = context.broker.limits.fetch_bytes(request["max_bytes"])
+        self._max_bytes = _max_bytes(context.broker, request["max_bytes"])
         #: Memory occupied by the last read.
         self._copied_bytes = 0
         #: Pending and completed reads of remote data.
@@ -229,7 +239,7 @@ class _Fetch:
             while True:
                 while budget.is_overdrawn and not broker.is_stopping:
                     await budget.wait_for_room()
-                self._max_bytes = broker.limits.fetch_bytes(self._request["max_bytes"])
+                self._max_bytes = _max_bytes(broker, self._request["max_bytes"])
                 rest = self._deadline - broker.loop.time()
                 answer = self.read(enough=0 if rest <= 0 or broker.is_stopping else None)
                 if answer is not None:
@@ -277,31 +287,29 @@ _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED = -1, -2, -3
 _BEGINNINGS = (_EARLIEST, _EARLIEST_LOCAL)
 
 
-_BY_NAME, _BY_TOPIC = ("name", "partition_index"), ("topic", "partition")
-
-
 async def _each_partition(
     context: Context,
     request: Body,
-    names: tuple[str, str],
     operation: Operation | None,
     answer: Callable[[ServedPartition, Body], Awaitable[Body]],
 ) -> Body:
-    """Answer for each partition of a request, which `names` identify. The client must be allowed to perform `operation`
-    on the topic."""
-    await context.broker.catch_up()
+    """Answer for each partition of a request, on whose topic the client must be allowed to perform `operation`."""
+    key, broker = Key(context.header.api_key), context.broker
+    number = "partition" if key is Key.OFFSET_FOR_LEADER_EPOCH else "partition_index"
+    if not broker.store.is_current:
+        await broker.run(broker.store.catch_up)  # the end includes what other processes have written
 
     async def complete(topic: str, asked: Body, made: Body) -> None:
         if operation is not None:
             context.require(operation, Resource.TOPIC, topic)
-        made.update(await answer(await context.broker.partitions.partition(topic, asked[names[1]]), asked))
+        made.update(await answer(await broker.partitions.partition(topic, asked[number]), asked))
 
-    lists = ("partitions", "partitions")
-    return {"topics": await answer_partitions(request["topics"], names, lists, complete, has_message=False)}
+    return await answer_partitions(key, request, complete)
 
 
+@handles(Key.LIST_OFFSETS)
 async def list_offsets(context: Context, request: Body) -> Body:
-    """Return the offset at a timestamp, or at either end, of each partition."""
+    """Return the offset at a timestamp, or at either end, of each partition. Needs DESCRIBE on each topic."""
     committed = request["isolation_level"] == 1
 
     async def answer(found: ServedPartition, part: Body) -> Body:
@@ -312,7 +320,7 @@ async def list_offsets(context: Context, request: Body) -> Body:
         old = [offset] if context.header.version == 0 else []
         return {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch, "old_style_offsets": old}
 
-    return await _each_partition(context, request, _BY_NAME, Operation.DESCRIBE, answer)
+    return await _each_partition(context, request, Operation.DESCRIBE, answer)
 
 
 async def _settle(context: Context, log: base.Partition) -> None:
@@ -368,8 +376,10 @@ def _epoch_at(log: base.Partition, offset: int) -> int:
     return epochs[-1] if epochs else max(log.leader_epoch, 0)
 
 
+@handles(Key.OFFSET_FOR_LEADER_EPOCH)
 async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
-    """Return the end of a leader epoch. A client that has read beyond it truncates."""
+    """Return the end of a leader epoch; a client that has read beyond it truncates. Needs DESCRIBE on each topic, or
+    CLUSTER_ACTION on the cluster."""
 
     async def answer(found: ServedPartition, part: Body) -> Body:
         check_epoch(part["current_leader_epoch"], found.log.leader_epoch)
@@ -377,7 +387,7 @@ async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
         return {"leader_epoch": epoch, "end_offset": end}
 
     is_broker = context.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER)
-    return await _each_partition(context, request, _BY_TOPIC, None if is_broker else Operation.DESCRIBE, answer)
+    return await _each_partition(context, request, None if is_broker else Operation.DESCRIBE, answer)
 
 
 def _end_of(log: base.Partition, epoch: int) -> tuple[int, int]:
@@ -392,13 +402,14 @@ def _end_of(log: base.Partition, epoch: int) -> tuple[int, int]:
     return (known[-1], log.epoch_end(known[-1])) if known else (epoch, log.epoch_end(epoch))
 
 
+@handles(Key.DELETE_RECORDS)
 async def delete_records(context: Context, request: Body) -> Body:
-    """Delete the beginning of partitions."""
+    """Delete the beginning of partitions. Needs DELETE on each topic."""
 
     async def answer(found: ServedPartition, part: Body) -> Body:
         return {"low_watermark": await context.broker.run(_trim, found, part["offset"])}
 
-    return await _each_partition(context, request, _BY_NAME, Operation.DELETE, answer)
+    return await _each_partition(context, request, Operation.DELETE, answer)
 
 
 def _trim(found: ServedPartition, offset: int) -> int:
@@ -415,11 +426,3 @@ def _trim(found: ServedPartition, offset: int) -> int:
     if offset > log.lowest_offset:
         log.trim(offset)
     return log.lowest_offset
-
-
-HANDLERS = {
-    Key.FETCH: fetch,
-    Key.LIST_OFFSETS: list_offsets,
-    Key.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
-    Key.DELETE_RECORDS: delete_records,
-}

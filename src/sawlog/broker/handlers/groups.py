@@ -21,7 +21,7 @@ from ..membership import Kind
 from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import NOT_ASKED
-from . import Body, Context, KafkaError
+from . import READ_GROUP, Body, Context, KafkaError, Requirement, handles
 
 #: Key types of FindCoordinator.
 _KEY_TYPES: dict[int, tuple[Kind, Resource]] = {
@@ -33,8 +33,9 @@ _NOWHERE = {"node_id": -1, "host": "", "port": -1}
 _BY_ID = 10
 
 
+@handles(Key.FIND_COORDINATOR)
 def find_coordinator(context: Context, request: Body) -> Body:
-    """Return the coordinator of each key."""
+    """Return the coordinator of each key. Needs DESCRIBE on each group or transactional id."""
     if context.header.version >= 4:
         return {"coordinators": [{"key": key, **_found(context, request, key)} for key in request["coordinator_keys"]]}
     return _found(context, request, request["key"])
@@ -58,6 +59,7 @@ def _found(context: Context, request: Body, key: str) -> Body:
     }
 
 
+@handles(Key.JOIN_GROUP, READ_GROUP)
 async def join_group(context: Context, request: Body) -> Body:
     """Join a group. The response comes when the next generation begins."""
     version = context.header.version
@@ -92,6 +94,7 @@ async def join_group(context: Context, request: Body) -> Body:
     }
 
 
+@handles(Key.SYNC_GROUP, READ_GROUP)
 async def sync_group(context: Context, request: Body) -> Body:
     """Return the member's assignment when the leader has assigned."""
     synced = await context.broker.groups.sync(
@@ -113,12 +116,14 @@ async def sync_group(context: Context, request: Body) -> Body:
     }
 
 
+@handles(Key.HEARTBEAT, READ_GROUP)
 async def heartbeat(context: Context, request: Body) -> Body:
     """Keep a session alive and report rebalances."""
     sender = Sender(request["member_id"], request["group_instance_id"], request["generation_id"])
     return {"error_code": await context.broker.groups.heartbeat(request["group_id"], sender)}
 
 
+@handles(Key.LEAVE_GROUP, READ_GROUP)
 def leave_group(context: Context, request: Body) -> Body:
     """Remove one member, or several from version 3 on."""
     groups = context.broker.groups
@@ -139,8 +144,9 @@ def leave_group(context: Context, request: Body) -> Body:
     }
 
 
+@handles(Key.LIST_GROUPS)
 async def list_groups(context: Context, request: Body) -> Body:
-    """Return all groups, of the broker and of the store."""
+    """Return the groups that the client may describe: with DESCRIBE on the cluster, all of the broker and the store."""
     sees_all = context.allows(Operation.DESCRIBE, Resource.CLUSTER)
     states = {each.lower() for each in request["states_filter"]}
     types = {each.lower() for each in request["types_filter"]}
@@ -161,8 +167,9 @@ async def list_groups(context: Context, request: Body) -> Body:
     }
 
 
+@handles(Key.DESCRIBE_GROUPS)
 async def describe_groups(context: Context, request: Body) -> Body:
-    """Return members with their assignments."""
+    """Return members with their assignments. Needs DESCRIBE on each group."""
     groups: list[Body] = []
     for name in request["groups"]:
         denied = context.denial(Operation.DESCRIBE, Resource.GROUP, name)
@@ -215,8 +222,9 @@ def _described(context: Context, name: str, found: GroupSummary | None, operatio
     }
 
 
+@handles(Key.DELETE_GROUPS)
 async def delete_groups(context: Context, request: Body) -> Body:
-    """Delete groups without members, with their offsets."""
+    """Delete groups without members, with their offsets. Needs DELETE on each group."""
     results: list[Body] = []
     for name in dict.fromkeys(request["groups_names"]):
         denied = context.denial(Operation.DELETE, Resource.GROUP, name)
@@ -228,9 +236,10 @@ async def delete_groups(context: Context, request: Body) -> Body:
 # --- groups whose partitions the broker assigns
 
 
+@handles(Key.CONSUMER_GROUP_HEARTBEAT, READ_GROUP)
 async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
-    """Process a member's heartbeat and return its assignment. The member must be allowed to describe the topics that it
-    names; a pattern matches only topics that it may describe."""
+    """Process a member's heartbeat and return its assignment. Needs DESCRIBE on the topics that it names; a pattern
+    matches only topics that the member may describe."""
     for name in request["subscribed_topic_names"] or ():
         context.require(Operation.DESCRIBE, Resource.TOPIC, name)
     owned = request["topic_partitions"]
@@ -276,8 +285,9 @@ def _partitions(topics: Iterable[Body]) -> frozenset[TopicPartition]:
     return frozenset((bytes(each["topic_id"]).hex(), number) for each in topics for number in each["partitions"])
 
 
+@handles(Key.CONSUMER_GROUP_DESCRIBE)
 async def consumer_group_describe(context: Context, request: Body) -> Body:
-    """Return members with their current and target assignments."""
+    """Return members with their current and target assignments. Needs DESCRIBE on each group and all of its topics."""
     names = {id.hex(): name for name, id in (await context.broker.groups.topic_ids()).items()}
     groups: list[Body] = []
     for name in request["group_ids"]:
@@ -381,8 +391,9 @@ class _Topics:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._ids is None else ErrorCode.UNKNOWN_TOPIC_ID
 
 
+@handles(Key.OFFSET_COMMIT, READ_GROUP)
 async def offset_commit(context: Context, request: Body) -> Body:
-    """Commit offsets durably."""
+    """Commit offsets durably. Needs READ on each topic."""
     topics = await _Topics.of(context, Operation.READ)
     found = [(topic, topics.find(topic)) for topic in request["topics"]]
     offsets = {
@@ -416,8 +427,9 @@ def _codes(topic: Body, name: str | ErrorCode, codes: Mapping[TopicPartition, Er
     )
 
 
+@handles(Key.OFFSET_FETCH)
 async def offset_fetch(context: Context, request: Body) -> Body:
-    """Return the offsets of one group, or of several from version 8 on."""
+    """Return the offsets of one group, or of several from version 8 on. Needs DESCRIBE on each group and topic."""
     version, stable = context.header.version, request["require_stable"]
     if version >= 8:
         return {"groups": [await _fetched(context, each, stable) for each in request["groups"]]}
@@ -493,8 +505,9 @@ def _offset(number: int, committed: Committed | None, code: ErrorCode) -> Body:
     }
 
 
+@handles(Key.OFFSET_DELETE, Requirement(Operation.DELETE, Resource.GROUP, "group_id"))
 async def offset_delete(context: Context, request: Body) -> Body:
-    """Delete offsets of topics that the group does not read."""
+    """Delete offsets of topics that the group does not read. Needs READ on each topic."""
     topics = await _Topics.of(context, Operation.READ)
     found = [(topic, topics.find(topic)) for topic in request["topics"]]
     partitions = [
@@ -507,20 +520,3 @@ async def offset_delete(context: Context, request: Body) -> Body:
     if code is not ErrorCode.NONE:
         return {"error_code": code, "topics": []}
     return {"error_code": code, "topics": [_codes(topic, name, codes, topics.unknown) for topic, name in found]}
-
-
-HANDLERS = {
-    Key.FIND_COORDINATOR: find_coordinator,
-    Key.JOIN_GROUP: join_group,
-    Key.SYNC_GROUP: sync_group,
-    Key.HEARTBEAT: heartbeat,
-    Key.LEAVE_GROUP: leave_group,
-    Key.LIST_GROUPS: list_groups,
-    Key.DESCRIBE_GROUPS: describe_groups,
-    Key.DELETE_GROUPS: delete_groups,
-    Key.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
-    Key.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
-    Key.OFFSET_COMMIT: offset_commit,
-    Key.OFFSET_FETCH: offset_fetch,
-    Key.OFFSET_DELETE: offset_delete,
-}

@@ -15,12 +15,21 @@ from typing import Any
 from ...errors import InvalidTopicName, SawlogError, TopicExists, TopicNotFound
 from ...store.base import Topic
 from ...store.names import check_topic_name
-from ..error_responses import answer_partitions, code_of
 from ..partitions import id_of
 from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import NO_ID, NOT_ASKED
-from . import Body, Context, KafkaError
+from . import (
+    ALTER_CLUSTER,
+    DESCRIBE_CLUSTER,
+    Body,
+    Context,
+    KafkaError,
+    Requirement,
+    answer_partitions,
+    code_of,
+    handles,
+)
 
 #: From this version on, the response about an unknown id has no name; before, the name cannot be null.
 _UNNAMED_FROM = 12
@@ -34,6 +43,7 @@ _FEATURES = {
 _ZERO_FROM = 4
 
 
+@handles(Key.API_VERSIONS)
 def api_versions(context: Context, request: Body) -> Body:
     """Return the supported version ranges and the feature levels, which Kafka negotiates separately. Version 3 omits
     ranges that begin with 0, because clients of that time fail on them."""
@@ -54,8 +64,10 @@ def api_versions(context: Context, request: Body) -> Body:
     }
 
 
+@handles(Key.METADATA)
 async def metadata(context: Context, request: Body) -> Body:
-    """Return the brokers and the requested topics."""
+    """Return the brokers and the requested topics. Needs DESCRIBE on each topic, and CREATE on it or on the cluster to
+    create a missing one."""
     broker = context.broker
     asked = request["topics"]
     # Before version 1, an empty list means all topics; from then on, null does.
@@ -184,6 +196,7 @@ def _partition(context: Context, topic: Topic, index: int, *, opened: bool) -> d
     }
 
 
+@handles(Key.DESCRIBE_CLUSTER)
 async def describe_cluster(context: Context, request: Body) -> Body:
     """Return the brokers."""
     if request["endpoint_type"] != 1:
@@ -199,8 +212,9 @@ async def describe_cluster(context: Context, request: Body) -> Body:
     }
 
 
+@handles(Key.DESCRIBE_TOPIC_PARTITIONS)
 async def describe_topic_partitions(context: Context, request: Body) -> Body:
-    """Return topics, one page of partitions at a time."""
+    """Return topics, one page of partitions at a time. Needs DESCRIBE on each topic."""
     broker, cursor = context.broker, request["cursor"]
     names = sorted({each["name"] for each in request["topics"]})
     if not names:
@@ -230,7 +244,6 @@ def _eligible(part: Body) -> Body:
 
 
 _TOPIC, _BROKER, _BROKER_LOGGER = 2, 4, 8
-_PARTITIONS = ("partitions", "partitions")
 #: Topic of Kafka's metadata log. There is no such log here: the store's files describe the topics.
 _METADATA_LOG = "__cluster_metadata"
 
@@ -242,18 +255,18 @@ async def _check_partition(context: Context, name: str, number: int) -> None:
         raise TopicNotFound(f"the topic {name!r} has no partition {number}")
 
 
+@handles(Key.ELECT_LEADERS, ALTER_CLUSTER)
 async def elect_leaders(context: Context, request: Body) -> Body:
     """Refuse elections: the only replica of a partition always leads it. A request for all partitions lists none."""
 
-    async def elect(topic: str, asked: Body, answer: Body) -> None:
-        await _check_partition(context, topic, asked["partition_id"])
+    async def elect(topic: str, number: int, answer: Body) -> None:
+        await _check_partition(context, topic, number)
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
 
-    names, lists = ("topic", "partition_id"), ("partitions", "partition_result")
-    results = await answer_partitions(request["topic_partitions"] or (), names, lists, elect)
-    return {"error_code": ErrorCode.NONE, "replica_election_results": results}
+    return await answer_partitions(Key.ELECT_LEADERS, request, elect)
 
 
+@handles(Key.ALTER_PARTITION_REASSIGNMENTS, ALTER_CLUSTER)
 async def alter_partition_reassignments(context: Context, request: Body) -> Body:
     """Accept reassignments to this broker, where partitions already are. There is never a reassignment to cancel."""
     node = context.broker.node_id
@@ -265,19 +278,17 @@ async def alter_partition_reassignments(context: Context, request: Body) -> Body
         if asked["replicas"] != [node]:
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is one broker, with id {node}")
 
-    return {
-        "error_code": ErrorCode.NONE,
-        "error_message": None,
-        "allow_replication_factor_change": request["allow_replication_factor_change"],
-        "responses": await answer_partitions(request["topics"], ("name", "partition_index"), _PARTITIONS, reassign),
-    }
+    made = await answer_partitions(Key.ALTER_PARTITION_REASSIGNMENTS, request, reassign)
+    return {**made, "allow_replication_factor_change": request["allow_replication_factor_change"]}
 
 
+@handles(Key.LIST_PARTITION_REASSIGNMENTS, DESCRIBE_CLUSTER)
 async def list_partition_reassignments(context: Context, request: Body) -> Body:
     """Return no reassignments."""
-    return {"error_code": ErrorCode.NONE, "error_message": None, "topics": []}
+    return {"topics": []}
 
 
+@handles(Key.ALTER_REPLICA_LOG_DIRS, ALTER_CLUSTER)
 async def alter_replica_log_dirs(context: Context, request: Body) -> Body:
     """Accept moves to the store's directory, where partitions already are."""
     results: dict[str, list[Body]] = {}
@@ -294,6 +305,7 @@ async def alter_replica_log_dirs(context: Context, request: Body) -> Body:
     return {"results": [{"topic_name": name, "partitions": parts} for name, parts in results.items()]}
 
 
+@handles(Key.DESCRIBE_QUORUM, DESCRIBE_CLUSTER)
 async def describe_quorum(context: Context, request: Body) -> Body:
     """Describe a quorum of one. It votes on no log, so its log ends at 0."""
     broker, advertised = context.broker, context.advertised
@@ -305,12 +317,12 @@ async def describe_quorum(context: Context, request: Body) -> Body:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         answer.update(leads)
 
-    topics = await answer_partitions(request["topics"], ("topic_name", "partition_index"), _PARTITIONS, describe)
+    made = await answer_partitions(Key.DESCRIBE_QUORUM, request, describe)
     listener = {"name": "PLAINTEXT", "host": advertised.host, "port": advertised.port}
-    nodes = [{"node_id": broker.node_id, "listeners": [listener]}]
-    return {"error_code": ErrorCode.NONE, "error_message": None, "topics": topics, "nodes": nodes}
+    return {**made, "nodes": [{"node_id": broker.node_id, "listeners": [listener]}]}
 
 
+@handles(Key.LIST_CONFIG_RESOURCES, Requirement(Operation.DESCRIBE_CONFIGS))
 async def list_config_resources(context: Context, request: Body) -> Body:
     """Return the resources of DescribeConfigs. Version 0 asks only for client metrics, which do not exist."""
     if context.header.version == 0:
@@ -329,21 +341,7 @@ def _resources(kind: int, names: Iterable[str]) -> list[Body]:
     return [{"resource_name": name, "resource_type": kind} for name in names]
 
 
+@handles(Key.DESCRIBE_CLIENT_QUOTAS, Requirement(Operation.DESCRIBE_CONFIGS))
 async def describe_client_quotas(context: Context, request: Body) -> Body:
     """Return no quotas: there are none, and AlterClientQuotas is not offered."""
-    return {"error_code": ErrorCode.NONE, "error_message": None, "entries": []}
-
-
-HANDLERS = {
-    Key.API_VERSIONS: api_versions,
-    Key.METADATA: metadata,
-    Key.DESCRIBE_CLUSTER: describe_cluster,
-    Key.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
-    Key.ELECT_LEADERS: elect_leaders,
-    Key.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
-    Key.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
-    Key.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
-    Key.DESCRIBE_QUORUM: describe_quorum,
-    Key.LIST_CONFIG_RESOURCES: list_config_resources,
-    Key.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
-}
+    return {"entries": []}

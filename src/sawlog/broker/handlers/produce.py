@@ -22,12 +22,11 @@ from ...batch.kernel import Record
 from ...clock import now_ms
 from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, StorageFull
 from ...log.ingest import checked_rows
-from ..error_responses import known_code_of, message_of
 from ..partitions import ServedPartition, TopicLimits
 from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import NO_ID
-from . import Answer, Body, Context, KafkaError
+from . import WRITE_TRANSACTION, Answer, Body, Context, KafkaError, handles, known_code_of, message_of
 
 #: Of a batch's header: length, magic, attributes, last offset delta, first and largest timestamp, the producer's id,
 #: epoch and sequence number, and the number of records.
@@ -39,8 +38,9 @@ _ZSTD = 4
 _ZSTD_FROM = 7
 
 
+@handles(Key.PRODUCE, WRITE_TRANSACTION)
 def produce(context: Context, request: Body) -> Answer:
-    """Append batches. Answer immediately if nothing has to be opened or awaited."""
+    """Append batches. Answer immediately if nothing has to be opened or awaited. Needs WRITE on each topic."""
     acks = request["acks"]
     if acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}")
@@ -298,6 +298,3 @@ def _indexes(data: memoryview, is_bad: Callable[[Record], bool], max_bytes: int)
 
 def _nothing(error: BaseException | None) -> None:
     """Ignore the outcome of a sync that no request waits for. If it fails, the log refuses later appends."""
-
-
-HANDLERS = {Key.PRODUCE: produce}

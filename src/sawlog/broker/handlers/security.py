@@ -12,20 +12,21 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from ...errors import InvalidConfig, SawlogError
-from ..error_responses import code_of, message_of
 from ..security.acls import CREATED, DESCRIBED, FILTERED, Binding, Filter, from_wire, to_wire
 from ..security.authentication import Session
 from ..security.credentials import StoredUsers, check_name, check_salted
 from ..security.mechanisms import BY_NUMBER, MECHANISMS, Mechanism, Salted
 from ..wire.errors import ErrorCode, Key
-from . import Body, Context, KafkaError
+from . import ALTER_CLUSTER, DESCRIBE_CLUSTER, Body, Context, KafkaError, code_of, handles, message_of
 
 
+@handles(Key.SASL_HANDSHAKE)
 async def handshake(context: Context, request: Body) -> Body:
     """Choose a mechanism."""
     return await _session(context).handshake(request["mechanism"], is_bare=context.header.version == 0)
 
 
+@handles(Key.SASL_AUTHENTICATE)
 async def authenticate(context: Context, request: Body) -> Body:
     """Process the next message of the mechanism."""
     return await _session(context).authenticate(bytes(request["auth_bytes"]))
@@ -36,6 +37,7 @@ def _session(context: Context) -> Session:
     return context.session
 
 
+@handles(Key.DESCRIBE_USER_SCRAM_CREDENTIALS, DESCRIBE_CLUSTER)
 async def describe_users(context: Context, request: Body) -> Body:
     """Return the users with their mechanisms, without secrets."""
     broker = context.broker
@@ -58,6 +60,7 @@ async def describe_users(context: Context, request: Body) -> Body:
     return {"error_code": ErrorCode.NONE, "error_message": None, "results": results}
 
 
+@handles(Key.ALTER_USER_SCRAM_CREDENTIALS, ALTER_CLUSTER)
 async def alter_users(context: Context, request: Body) -> Body:
     """Add, change and delete credentials. If one change of a user is invalid, none of that user's changes apply."""
     broker = context.broker
@@ -127,6 +130,7 @@ def _disabled(context: Context) -> KafkaError | None:
     )
 
 
+@handles(Key.DESCRIBE_ACLS, DESCRIBE_CLUSTER)
 async def describe_acls(context: Context, request: Body) -> Body:
     """Return the bindings that match a filter, as stored now: another process may have added some."""
     authorizer = context.broker.authorizer
@@ -155,6 +159,7 @@ def _by_pattern(bindings: Iterable[Binding]) -> list[Body]:
     return found
 
 
+@handles(Key.CREATE_ACLS, ALTER_CLUSTER)
 async def create_acls(context: Context, request: Body) -> Body:
     """Add bindings. Invalid ones are refused individually; the others are added together."""
     if (disabled := _disabled(context)) is not None:
@@ -175,6 +180,7 @@ async def create_acls(context: Context, request: Body) -> Body:
     return {"results": results}
 
 
+@handles(Key.DELETE_ACLS, ALTER_CLUSTER)
 async def delete_acls(context: Context, request: Body) -> Body:
     """Delete the bindings that match filters. Invalid filters are refused individually; the others are applied
     together."""
@@ -213,14 +219,3 @@ def _failed(error: SawlogError) -> Body:
 def _code(error: SawlogError) -> ErrorCode:
     """Return the error code. An invalid binding is an invalid request."""
     return ErrorCode.INVALID_REQUEST if isinstance(error, InvalidConfig) else code_of(error)
-
-
-HANDLERS = {
-    Key.SASL_HANDSHAKE: handshake,
-    Key.SASL_AUTHENTICATE: authenticate,
-    Key.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_users,
-    Key.ALTER_USER_SCRAM_CREDENTIALS: alter_users,
-    Key.DESCRIBE_ACLS: describe_acls,
-    Key.CREATE_ACLS: create_acls,
-    Key.DELETE_ACLS: delete_acls,
-}

@@ -10,18 +10,20 @@ from collections.abc import Iterable
 from ...clock import now_ms
 from ...errors import SawlogError
 from ...store.base import Partition, TopicPartition
-from ..error_responses import answer_partitions, known_code_of
 from ..groups.members import Sender
 from ..groups.stored import NewOffset
 from ..security.acls import Operation, Resource
 from ..transactions import TransactionState
 from ..wire.errors import ErrorCode, Key
-from . import Body, Context, KafkaError
+from . import READ_GROUP, WRITE_TRANSACTION, Body, Context, KafkaError, answer_partitions, handles, known_code_of
 
 
+@handles(Key.INIT_PRODUCER_ID, WRITE_TRANSACTION)
 async def init_producer_id(context: Context, request: Body) -> Body:
-    """Return an id for an idempotent producer, or the next epoch of a transactional one."""
-    if request["transactional_id"] is None and not context.allows_some(Operation.WRITE, Resource.TOPIC):
+    """Return an id for an idempotent producer, or the next epoch of a transactional one. Without a transactional id,
+    needs WRITE on any topic or IDEMPOTENT_WRITE on the cluster."""
+    allows_some = context.broker.authorizer.allows_some
+    if request["transactional_id"] is None and not allows_some(context.client, Operation.WRITE, Resource.TOPIC):
         context.require(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)
     known = request["producer_id"], request["producer_epoch"]
     producer_id, epoch = await context.broker.transactions.init_producer(
@@ -30,8 +32,10 @@ async def init_producer_id(context: Context, request: Body) -> Body:
     return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": epoch}
 
 
+@handles(Key.ADD_PARTITIONS_TO_TXN)
 async def add_partitions_to_txn(context: Context, request: Body) -> Body:
-    """Add partitions to transactions."""
+    """Add partitions to transactions. Needs WRITE on the transactional id and on each topic; from version 4 on, for
+    brokers, CLUSTER_ACTION on the cluster."""
     if context.header.version >= 4:
         context.require(Operation.CLUSTER_ACTION, Resource.CLUSTER)
         results = [
@@ -80,6 +84,7 @@ def _denied(context: Context, partitions: Iterable[TopicPartition]) -> dict[Topi
     }
 
 
+@handles(Key.ADD_OFFSETS_TO_TXN, WRITE_TRANSACTION, READ_GROUP)
 async def add_offsets_to_txn(context: Context, request: Body) -> Body:
     """Add a group to a transaction."""
     await context.broker.transactions.add_offsets(
@@ -88,8 +93,9 @@ async def add_offsets_to_txn(context: Context, request: Body) -> Body:
     return {"error_code": ErrorCode.NONE}
 
 
+@handles(Key.TXN_OFFSET_COMMIT, WRITE_TRANSACTION, READ_GROUP)
 async def txn_offset_commit(context: Context, request: Body) -> Body:
-    """Add offsets to commit with the transaction."""
+    """Add offsets to commit with the transaction. Needs READ on each topic."""
     producer_id, group = request["producer_id"], request["group_id"]
     offsets: dict[TopicPartition, NewOffset] = {}
     denied: dict[TopicPartition, ErrorCode] = {}
@@ -120,6 +126,7 @@ async def txn_offset_commit(context: Context, request: Body) -> Body:
     return {"topics": [{"name": name, "partitions": parts} for name, parts in topics.items()]}
 
 
+@handles(Key.END_TXN, WRITE_TRANSACTION)
 async def end_txn(context: Context, request: Body) -> Body:
     """Commit or abort a transaction."""
     await context.broker.transactions.end(
@@ -128,8 +135,9 @@ async def end_txn(context: Context, request: Body) -> Body:
     return {"error_code": ErrorCode.NONE}
 
 
+@handles(Key.LIST_TRANSACTIONS)
 async def list_transactions(context: Context, request: Body) -> Body:
-    """Return transactional ids, filtered by state, producer, age or pattern."""
+    """Return the transactional ids that the client may describe, filtered by state, producer, age or pattern."""
     states, ids, age_ms = set(request["state_filters"]), set(request["producer_id_filters"]), request["duration_filter"]
     unknown = sorted(states - {state.value for state in TransactionState})
     try:
@@ -149,8 +157,9 @@ async def list_transactions(context: Context, request: Body) -> Body:
     return {"error_code": ErrorCode.NONE, "unknown_state_filters": unknown, "transaction_states": found}
 
 
+@handles(Key.DESCRIBE_TRANSACTIONS)
 async def describe_transactions(context: Context, request: Body) -> Body:
-    """Return the details of transactional ids."""
+    """Return the details of transactional ids. Needs DESCRIBE on each of them, and on the topics that are told."""
     entries = context.broker.transactions.entries()
     found: list[Body] = []
     for name in request["transactional_ids"]:
@@ -180,16 +189,16 @@ async def describe_transactions(context: Context, request: Body) -> Body:
     return {"transaction_states": found}
 
 
+@handles(Key.DESCRIBE_PRODUCERS)
 async def describe_producers(context: Context, request: Body) -> Body:
-    """Return the producers that partitions know."""
+    """Return the producers that partitions know. Needs READ on each topic."""
 
-    async def describe(topic: str, asked: Body, answer: Body) -> None:
+    async def describe(topic: str, number: int, answer: Body) -> None:
         context.require(Operation.READ, Resource.TOPIC, topic)
-        found = await context.broker.partitions.partition(topic, asked["partition_index"])
+        found = await context.broker.partitions.partition(topic, number)
         answer["active_producers"] = await context.broker.run(_producers, found.log)
 
-    names, lists = ("name", "partition_index"), ("partition_indexes", "partitions")
-    return {"topics": await answer_partitions(request["topics"], names, lists, describe)}
+    return await answer_partitions(Key.DESCRIBE_PRODUCERS, request, describe)
 
 
 def _producers(log: Partition) -> list[Body]:
@@ -204,15 +213,3 @@ def _producers(log: Partition) -> list[Body]:
         }
         for each in log._producer_states
     ]
-
-
-HANDLERS = {
-    Key.INIT_PRODUCER_ID: init_producer_id,
-    Key.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
-    Key.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
-    Key.TXN_OFFSET_COMMIT: txn_offset_commit,
-    Key.END_TXN: end_txn,
-    Key.LIST_TRANSACTIONS: list_transactions,
-    Key.DESCRIBE_TRANSACTIONS: describe_transactions,
-    Key.DESCRIBE_PRODUCERS: describe_producers,
-}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from sawlog.broker.error_responses import refusal
+from sawlog.broker.handlers import refusal
 from sawlog.broker.wire import (
     BY_KEY,
     Api,
