@@ -14,9 +14,9 @@ from sawlog.broker.wire import (
     decode_response,
     encode_request,
     encode_response,
+    errors_in,
     parse_header,
 )
-from sawlog.broker.wire.frames import errors_in
 from sawlog.testing import Broker
 
 from ..looping import for_each

@@ -15,8 +15,7 @@ from sawlog.batch.checksum import crc32c
 from sawlog.broker.groups.coordinator import Coordinator
 from sawlog.broker.handlers import KafkaError, code_of, known_code_of
 from sawlog.broker.transactions import TransactionCoordinator
-from sawlog.broker.wire import ErrorCode, Key
-from sawlog.broker.wire.frames import RequestHeader
+from sawlog.broker.wire import ErrorCode, Key, RequestHeader
 from sawlog.errors import AmbiguousAppend, NotInTransaction, StorageError
 from sawlog.store.directory.service import DirectoryTransactionalIds
 from sawlog.testing import Broker

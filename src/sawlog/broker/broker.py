@@ -53,8 +53,8 @@ from .security.authentication import Authenticator
 from .security.authorizer import Authorizer, StoredAcls
 from .security.tls import TlsListener, load_context
 from .transactions import TransactionCoordinator
+from .wire import RequestHeader
 from .wire.errors import Key
-from .wire.frames import RequestHeader
 from .wire.messages import BY_KEY
 
 _P = ParamSpec("_P")

@@ -29,9 +29,17 @@ from .buffers import HIGH_WATER_BYTES, MIN_REQUEST_BYTES, FrameReader, InvalidFr
 from .handlers import Body, Context, code_of, known_code_of, message_of, refusal
 from .limits import ProgressSample, ProgressTracker, is_closed, prepare
 from .security.authentication import BEFORE_AUTHENTICATION, LINGER_S, Session
-from .wire import Malformed, Unencodable
+from .wire import (
+    Malformed,
+    RequestHeader,
+    Unencodable,
+    decode_request,
+    encode_response,
+    encode_token,
+    errors_in,
+    parse_header,
+)
 from .wire.errors import ErrorCode, Key
-from .wire.frames import RequestHeader, decode_request, encode_response, encode_token, errors_in, parse_header
 from .wire.messages import BY_KEY
 
 if TYPE_CHECKING:

@@ -41,9 +41,8 @@ from ..broker.connection import ClientConnection
 from ..broker.handlers import Answer, Body, Context, Handler, refusal
 from ..broker.security.credentials import StoredUsers
 from ..broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
-from ..broker.wire import BY_KEY
+from ..broker.wire import BY_KEY, RequestHeader
 from ..broker.wire.errors import ErrorCode
-from ..broker.wire.frames import RequestHeader
 from ..errors import InvalidConfig
 from ..store.directory.store import DirectoryStore
 from ..store.directory.topic import DirectoryTopic

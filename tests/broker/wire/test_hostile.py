@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog.broker import wire
-from sawlog.broker.wire import Key, Malformed
-from sawlog.broker.wire.frames import LARGEST_WITHOUT_RECORDS
+from sawlog.broker.wire import LARGEST_WITHOUT_RECORDS, Key, Malformed
 from sawlog.broker.wire.schema import Api
 
 from ...looping import for_each

@@ -1,4 +1,4 @@
-"""Kafka's wire protocol, sans-io: bytes to dicts and back, for a server and for a client.
+"""Kafka's wire protocol, sans-io: whole requests and responses, from bytes to dicts and back.
 
 ```python
 from sawlog.broker import wire
@@ -11,46 +11,214 @@ buffers = wire.encode_request(wire.Key.METADATA, 9, correlation_id=7, client_id=
 correlation_id, body = wire.decode_response(wire.Key.METADATA, 9, frame)
 ```
 
-Messages are described by data: `messages` has the fields of each request and response, in the notation of `schema`.
-`codec` compiles a table and a version into functions, and `frames` adds length and header.
+`messages` has the fields of each request and response, in the notation of `schema`; `codec` compiles a table and a
+version into functions; this module adds length and header:
+
+```
+request    size i32 | api_key i16 | version i16 | correlation_id i32 | client_id string | tags, if flexible | body
+response   size i32 | correlation_id i32 | tags, if flexible and not ApiVersions | body
+token      size i32 | bytes of a SASL mechanism, in both directions, after version 0 of SaslHandshake
+```
+
+The size counts the bytes that follow it. A frame to decode excludes the size; encoded buffers include it. `client_id`
+may be null and has a 16-bit length even in flexible versions. The header of an ApiVersions response never has tags: the
+client does not know the broker's versions yet.
 
 Values are plain dicts: Kafka's field names in snake_case, lists for arrays, 16 bytes for a uuid. `records` stay views
 of the received frame and are sent without a copy. A decoded dict has every field of every version; a field that the
 version on the wire lacks has its default. A dict to encode may omit fields with their default; fields that the version
 lacks are not written; a key that no version knows is an error.
 
-Invalid bytes raise `Malformed`, in time and memory bounded by their size. The only state are the compiled functions:
-everything is thread-safe.
+Invalid bytes raise `Malformed`, in time and memory bounded by their size. A message of empty structs takes a hundred
+times its size in memory once decoded, so the size of a request without records is limited. The only state is the cache
+of compiled functions: everything is thread-safe.
 """
 
 from __future__ import annotations
 
-from ...errors import Malformed, Unencodable, UnsupportedVersion, WireError
-from .errors import ErrorCode, Key
-from .frames import (
-    RequestHeader,
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
-    parse_header,
-)
-from .messages import BY_KEY
-from .schema import Api
+import sys
+from collections.abc import Callable
+from functools import cache
+from struct import Struct
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-__all__ = [
-    "BY_KEY",
-    "Api",
-    "ErrorCode",
-    "Key",
-    "Malformed",
-    "RequestHeader",
-    "Unencodable",
-    "UnsupportedVersion",
-    "WireError",
-    "decode_request",
-    "decode_response",
-    "encode_request",
-    "encode_response",
-    "parse_header",
-]
+from ...errors import Malformed as Malformed
+from ...errors import Unencodable as Unencodable
+from ...errors import UnsupportedVersion as UnsupportedVersion
+from .codec import UNREADABLE, Buffer, Decoder, Encoder, Sink, decoder, encoder, skip_tags
+from .errors import ErrorCode as ErrorCode
+from .errors import Key as Key
+from .messages import BY_KEY as BY_KEY
+from .schema import STRUCT, Body, Fields
+from .schema import Api as Api
+
+_REQUEST: Final = Struct(">hhih")  # the last one is the length of client_id
+_RESPONSE: Final = Struct(">i")
+_SIZE: Final = Struct(">i")
+
+#: The largest request of an API other than Produce. 100,000 partitions of a commit take some 3 MB.
+LARGEST_WITHOUT_RECORDS: Final = 8 << 20
+#: Maximum number of array elements in a request, in total. A commit of 100,000 partitions has that many.
+ELEMENTS_MAX: Final = 200_000
+
+#: A nonzero error code and its message.
+FoundError: TypeAlias = tuple[int, str | None]
+_Kind: TypeAlias = Literal["request", "response"]
+_ErrorFinder: TypeAlias = Callable[[Body, list[FoundError]], None]
+
+
+class RequestHeader(NamedTuple):
+    """The header of a request. `body_at` is the position of the body in the frame."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body_at: int
+
+
+def parse_header(frame: memoryview) -> RequestHeader:
+    """Parse the header of a request. Its API and version may be unknown; the caller handles that."""
+    try:
+        api_key, version, correlation_id, length = _REQUEST.unpack_from(frame)
+        position = _REQUEST.size
+        client_id = None
+        if length >= 0:
+            client_id = str(frame[position : position + length], "utf-8")
+            position += length
+        elif length != -1:
+            raise Malformed(f"client_id has the negative length {length}")
+        if position > len(frame):
+            raise Malformed("client_id ends after the request")
+        api = BY_KEY.get(api_key)
+        if api is not None and version in api.flexible_versions:
+            position = position + 1 if frame[position] == 0 else skip_tags(frame, position)
+    except UNREADABLE as error:
+        raise Malformed(f"the request ends within its header, or client_id is not text: {error}") from error
+    return RequestHeader(api_key, version, correlation_id, client_id, position)
+
+
+def decode_request(header: RequestHeader, frame: memoryview) -> Body:
+    """Return the body of a request as a dict."""
+    if len(frame) > LARGEST_WITHOUT_RECORDS and header.api_key != Key.PRODUCE:
+        raise Malformed(f"a request of {len(frame):,} bytes without records; the most is {LARGEST_WITHOUT_RECORDS:,}")
+    return _decoder(header.api_key, header.version, "request")(frame, header.body_at)
+
+
+def encode_response(header: RequestHeader, body: Body) -> list[Buffer]:
+    """Return a response to the request with that header, ready to be sent.
+
+    An ApiVersions request of an unknown version is answered in version 0, which every client understands.
+    """
+    api_key, version, correlation_id = header[:3]
+    api = BY_KEY.get(api_key)
+    if api_key == Key.API_VERSIONS and api is not None and version not in api.versions:
+        version = 0
+    encode = _encoder(api_key, version, "response")
+    sink = Sink(b"\0\0\0\0" + _RESPONSE.pack(correlation_id))
+    if api is not None and _tagged_header(api, version):
+        sink.append(0)
+    encode(sink, body)
+    return _finish(sink)
+
+
+def errors_in(header: RequestHeader, body: Body) -> list[FoundError]:
+    """Return every error code of a response that this version of the response can carry, except zero."""
+    find = _response_error_finder(header.api_key, header.version)
+    found: list[FoundError] = []
+    if find is not None:
+        find(body, found)
+    return found
+
+
+@cache
+def _response_error_finder(key: int, version: int) -> _ErrorFinder | None:
+    api = BY_KEY[key]
+    return _error_finder(api.response, version if version in api.versions else 0)
+
+
+def _error_finder(fields: Fields, version: int) -> _ErrorFinder | None:
+    """Return a function that collects the error codes of a struct; None if it has none."""
+    present = [field for field in fields if field.exists_in(version)]
+    codes = [field.name for field in present if field.name.endswith("error_code")]
+    inner = [
+        (field.name, field.kind is STRUCT, find)
+        for field in present
+        if isinstance(field.inner, tuple) and (find := _error_finder(field.inner, version)) is not None
+    ]
+    if not codes and not inner:
+        return None
+
+    def collect(body: Body, found: list[FoundError]) -> None:
+        for name in codes:
+            if code := body.get(name):
+                found.append((code, body.get("error_message")))  # noqa: PERF401  a comprehension is slower when empty
+        for name, is_single, find in inner:
+            if value := body.get(name):
+                for each in (value,) if is_single else value:
+                    find(each, found)
+
+    return collect
+
+
+def encode_token(token: bytes) -> list[Buffer]:
+    """Return a message of a SASL mechanism that has no header, ready to be sent."""
+    return [_SIZE.pack(len(token)) + token]
+
+
+def encode_request(key: int, version: int, correlation_id: int, client_id: str | None, body: Body) -> list[Buffer]:
+    """Return a request, ready to be sent."""
+    encode = _encoder(key, version, "request")
+    name = b"" if client_id is None else client_id.encode()
+    if len(name) > 0x7FFF:
+        raise Unencodable(f"client_id has {len(name)} bytes; at most 32767 are possible")
+    sink = Sink(
+        b"\0\0\0\0" + _REQUEST.pack(key, version, correlation_id, -1 if client_id is None else len(name)) + name
+    )
+    if BY_KEY[key].flexible(version):
+        sink.append(0)
+    encode(sink, body)
+    return _finish(sink)
+
+
+def decode_response(key: int, version: int, frame: memoryview) -> tuple[int, Body]:
+    """Return the correlation id and the body of a response to a request of that API and version."""
+    api, decode = _known(key, version), _decoder(key, version, "response")
+    try:
+        (correlation_id,) = _RESPONSE.unpack_from(frame)
+        position = skip_tags(frame, 4) if _tagged_header(api, version) else 4
+    except UNREADABLE as error:
+        raise Malformed(f"the response ends within its header: {error}") from error
+    return correlation_id, decode(frame, position)
+
+
+@cache
+def _decoder(key: int, version: int, kind: _Kind) -> Decoder:
+    api = _known(key, version)
+    elements_max = ELEMENTS_MAX if kind == "request" else sys.maxsize
+    return decoder(getattr(api, kind), version, flexible=api.flexible(version), elements_max=elements_max)
+
+
+@cache
+def _encoder(key: int, version: int, kind: _Kind) -> Encoder:
+    try:
+        api = _known(key, version)
+    except UnsupportedVersion as error:
+        raise Unencodable(str(error)) from None
+    return encoder(getattr(api, kind), version, flexible=api.flexible(version), what=f"{api.name} {kind}")
+
+
+def _known(key: int, version: int) -> Api:
+    api = BY_KEY.get(key)
+    if api is None or version not in api.versions:
+        raise UnsupportedVersion(f"{api.name if api is not None else f'API {key}'} version {version} is not known")
+    return api
+
+
+def _tagged_header(api: Api, version: int) -> bool:
+    return version in api.flexible_versions and api.key != Key.API_VERSIONS
+
+
+def _finish(sink: Sink) -> list[Buffer]:
+    _SIZE.pack_into(sink, 0, len(sink) + sink.inserted_bytes - 4)
+    return sink.buffers()

@@ -20,11 +20,9 @@ _MESSAGES: Final = """
 
 ApiVersions 0-4, flexible 3+
   request
-    client_software_name string 3+
-    client_software_version string 3+
+    client_software_name string 3+, client_software_version string 3+
   response
-    error_code int16
-    api_keys [] { api_key int16, min_version int16, max_version int16 }
+    error_code int16, api_keys [] { api_key int16, min_version int16, max_version int16 }
     throttle_time_ms int32 1+
     # Features tell clients which protocols to use: with transaction.version 2 they expect an epoch per transaction.
     supported_features [] 3+ tag 0 { name string, min_version int16, max_version int16 }
@@ -47,45 +45,33 @@ SaslAuthenticate 0-2, flexible 2+
 
 DescribeAcls 1-3, flexible 2+
   request
-    resource_type_filter int8
-    resource_name_filter string?
-    pattern_type_filter int8 = 3
-    principal_filter string?
-    host_filter string?
-    operation int8, permission_type int8
+    resource_type_filter int8, resource_name_filter string?, pattern_type_filter int8 = 3, principal_filter string?
+    host_filter string?, operation int8, permission_type int8
   response
     throttle_time_ms int32, error_code int16, error_message string? = null
     resources []
-      resource_type int8, resource_name string
-      pattern_type int8 = 3
+      resource_type int8, resource_name string, pattern_type int8 = 3
       acls [] { principal string, host string, operation int8, permission_type int8 }
 
 CreateAcls 1-3, flexible 2+
   request
     creations []
-      resource_type int8, resource_name string
-      resource_pattern_type int8 = 3
+      resource_type int8, resource_name string, resource_pattern_type int8 = 3
       principal string, host string, operation int8, permission_type int8
   response
-    throttle_time_ms int32
-    results [] { error_code int16, error_message string? = null }
+    throttle_time_ms int32, results [] { error_code int16, error_message string? = null }
 
 DeleteAcls 1-3, flexible 2+
   request
     filters []
-      resource_type_filter int8
-      resource_name_filter string?
-      pattern_type_filter int8 = 3
-      principal_filter string?
-      host_filter string?
-      operation int8, permission_type int8
+      resource_type_filter int8, resource_name_filter string?, pattern_type_filter int8 = 3, principal_filter string?
+      host_filter string?, operation int8, permission_type int8
   response
     throttle_time_ms int32
     filter_results []
       error_code int16, error_message string? = null
       matching_acls []
-        error_code int16, error_message string? = null, resource_type int8, resource_name string
-        pattern_type int8 = 3
+        error_code int16, error_message string? = null, resource_type int8, resource_name string, pattern_type int8 = 3
         principal string, host string, operation int8, permission_type int8
 
 DescribeUserScramCredentials 0, flexible 0+
@@ -102,18 +88,14 @@ AlterUserScramCredentials 0, flexible 0+
     deletions [] { name string, mechanism int8 }
     upsertions [] { name string, mechanism int8, iterations int32, salt bytes, salted_password bytes }
   response
-    throttle_time_ms int32
-    results [] { user string, error_code int16, error_message string? = null }
+    throttle_time_ms int32, results [] { user string, error_code int16, error_message string? = null }
 
 DescribeClientQuotas 0-1, flexible 1+
   request
-    components [] { entity_type string, match_type int8, match string? }
-    strict boolean
+    components [] { entity_type string, match_type int8, match string? }, strict boolean
   response
     throttle_time_ms int32, error_code int16, error_message string? = null
-    entries []?
-      entity [] { entity_type string, entity_name string? }
-      values [] { key string, value float64 }
+    entries []? { entity [] { entity_type string, entity_name string? }, values [] { key string, value float64 } }
 
 # --- brokers, partitions, coordinators and replicas
 
@@ -147,22 +129,16 @@ Metadata 0-13, flexible 9+
 
 DescribeTopicPartitions 0, flexible 0+
   request
-    topics [] { name string }
-    response_partition_limit int32 = 2000
+    topics [] { name string }, response_partition_limit int32 = 2000
     cursor struct? = null { topic_name string, partition_index int32 }
   response
     throttle_time_ms int32
     topics []
-      error_code int16
-      name string?
-      topic_id uuid, is_internal boolean
+      error_code int16, name string?, topic_id uuid, is_internal boolean
       partitions []
-        error_code int16, partition_index int32, leader_id int32
-        leader_epoch int32 = -1
-        replica_nodes []int32, isr_nodes []int32
-        eligible_leader_replicas []int32? = null
-        last_known_elr []int32? = null
-        offline_replicas []int32
+        error_code int16, partition_index int32, leader_id int32, leader_epoch int32 = -1
+        replica_nodes []int32, isr_nodes []int32, eligible_leader_replicas []int32? = null
+        last_known_elr []int32? = null, offline_replicas []int32
       topic_authorized_operations int32 = NOT_ASKED
     next_cursor struct? = null { topic_name string, partition_index int32 }
 
@@ -174,8 +150,7 @@ DescribeCluster 0-2, flexible 0+
   response
     throttle_time_ms int32, error_code int16, error_message string? = null
     endpoint_type int8 1+ = 1
-    cluster_id string
-    controller_id int32 = -1
+    cluster_id string, controller_id int32 = -1
     brokers [] { broker_id int32, host string, port int32, rack string? = null, is_fenced boolean 2+ }
     cluster_authorized_operations int32 = NOT_ASKED
 
@@ -188,12 +163,9 @@ FindCoordinator 0-6, flexible 3+
     throttle_time_ms int32 1+
     error_code int16 0-3
     error_message string? 1-3 = null
-    node_id int32 0-3 = -1
-    host string 0-3
-    port int32 0-3 = -1
+    node_id int32 0-3 = -1, host string 0-3, port int32 0-3 = -1
     coordinators [] 4+
-      key string, node_id int32 = -1, host string, port int32 = -1
-      error_code int16, error_message string? = null
+      key string, node_id int32 = -1, host string, port int32 = -1, error_code int16, error_message string? = null
 
 DescribeQuorum 0-2, flexible 0+
   request
@@ -211,14 +183,12 @@ DescribeQuorum 0-2, flexible 0+
           replica_id int32
           replica_directory_id uuid 2+
           log_end_offset int64
-          last_fetch_timestamp int64 1+ = -1
-          last_caught_up_timestamp int64 1+ = -1
+          last_fetch_timestamp int64 1+ = -1, last_caught_up_timestamp int64 1+ = -1
         observers []
           replica_id int32
           replica_directory_id uuid 2+
           log_end_offset int64
-          last_fetch_timestamp int64 1+ = -1
-          last_caught_up_timestamp int64 1+ = -1
+          last_fetch_timestamp int64 1+ = -1, last_caught_up_timestamp int64 1+ = -1
     nodes [] 2+ { node_id int32, listeners [] { name string, host string, port uint16 } }
 
 AlterReplicaLogDirs 1-2, flexible 2+
@@ -239,21 +209,18 @@ DescribeLogDirs 0-5, flexible 2+
       topics []
         name string
         partitions [] { partition_index int32, partition_size int64, offset_lag int64, is_future_key boolean }
-      total_bytes int64 4+ = -1
-      usable_bytes int64 4+ = -1
+      total_bytes int64 4+ = -1, usable_bytes int64 4+ = -1
       is_cordoned boolean 5+  # True if no new replicas may be placed there.
 
 ElectLeaders 0-2, flexible 2+
   request
     election_type int8 1+  # 0: the preferred leader, 1: any, even if records are lost.
-    topic_partitions []? { topic string, partitions []int32 }
-    timeout_ms int32 = 60000
+    topic_partitions []? { topic string, partitions []int32 }, timeout_ms int32 = 60000
   response
     throttle_time_ms int32
     error_code int16 1+
     replica_election_results []
-      topic string
-      partition_result [] { partition_id int32, error_code int16, error_message string? = null }
+      topic string, partition_result [] { partition_id int32, error_code int16, error_message string? = null }
 
 AlterPartitionReassignments 0-1, flexible 0+
   request
@@ -269,19 +236,16 @@ AlterPartitionReassignments 0-1, flexible 0+
     allow_replication_factor_change boolean 1+ = true
     error_code int16, error_message string? = null
     responses []
-      name string
-      partitions [] { partition_index int32, error_code int16, error_message string? = null }
+      name string, partitions [] { partition_index int32, error_code int16, error_message string? = null }
 
 ListPartitionReassignments 0, flexible 0+
   request
-    timeout_ms int32 = 60000
-    topics []? = null { name string, partition_indexes []int32 }
+    timeout_ms int32 = 60000, topics []? = null { name string, partition_indexes []int32 }
   response
     throttle_time_ms int32, error_code int16, error_message string? = null
     topics []
       name string
-      partitions []
-        partition_index int32, replicas []int32, adding_replicas []int32, removing_replicas []int32
+      partitions [] { partition_index int32, replicas []int32, adding_replicas []int32, removing_replicas []int32 }
 
 # --- records and offsets
 
@@ -291,18 +255,15 @@ Produce 0-13, flexible 9+
     acks int16  # 0: there is no response, 1: written, -1: by all replicas that are in sync.
     timeout_ms int32
     topic_data []
-      name string 0-12
-      topic_id uuid 13+
+      name string 0-12, topic_id uuid 13+
       partition_data []
         index int32
         records records?  # One batch.
   response
     responses []
-      name string 0-12
-      topic_id uuid 13+
+      name string 0-12, topic_id uuid 13+
       partition_responses []
-        index int32, error_code int16
-        base_offset int64 = -1
+        index int32, error_code int16, base_offset int64 = -1
         log_append_time_ms int64 2+ = -1  # Only if the broker sets the time of the records.
         log_start_offset int64 5+ = -1
         record_errors [] 8+ { batch_index int32, batch_index_error_message string? = null }
@@ -316,15 +277,12 @@ Fetch 4-18, flexible 12+
     cluster_id string? 12+ = null tag 0
     replica_id int32 0-14 = -1
     replica_state struct 15+ tag 1 { replica_id int32 = -1, replica_epoch int64 = -1 }
-    max_wait_ms int32, min_bytes int32
-    max_bytes int32 = INT32_MAX
+    max_wait_ms int32, min_bytes int32, max_bytes int32 = INT32_MAX
     isolation_level int8  # 0: all records, 1: those of committed transactions.
     # A session names only the partitions that changed since the last request; -1 as epoch means none.
-    session_id int32 7+
-    session_epoch int32 7+ = -1
+    session_id int32 7+, session_epoch int32 7+ = -1
     topics []
-      topic string 0-12
-      topic_id uuid 13+
+      topic string 0-12, topic_id uuid 13+
       partitions []
         partition int32
         current_leader_epoch int32 9+ = -1
@@ -338,15 +296,11 @@ Fetch 4-18, flexible 12+
     rack_id string 11+
   response
     throttle_time_ms int32
-    error_code int16 7+
-    session_id int32 7+
+    error_code int16 7+, session_id int32 7+
     responses []
-      topic string 0-12
-      topic_id uuid 13+
+      topic string 0-12, topic_id uuid 13+
       partitions []
-        partition_index int32, error_code int16
-        high_watermark int64 = -1
-        last_stable_offset int64 = -1
+        partition_index int32, error_code int16, high_watermark int64 = -1, last_stable_offset int64 = -1
         log_start_offset int64 5+ = -1
         diverging_epoch struct 12+ tag 0 { epoch int32 = -1, end_offset int64 = -1 }
         current_leader struct 12+ tag 1 { leader_id int32 = -1, leader_epoch int32 = -1 }
@@ -376,21 +330,17 @@ ListOffsets 0-11, flexible 6+
       partitions []
         partition_index int32, error_code int16
         old_style_offsets []int64 0
-        timestamp int64 1+ = -1
-        offset int64 1+ = -1
+        timestamp int64 1+ = -1, offset int64 1+ = -1
         leader_epoch int32 4+ = -1
 
 OffsetForLeaderEpoch 2-4, flexible 4+
   request
     replica_id int32 3+ = -2
-    topics []
-      topic string
-      partitions [] { partition int32, current_leader_epoch int32 = -1, leader_epoch int32 }
+    topics [] { topic string, partitions [] { partition int32, current_leader_epoch int32 = -1, leader_epoch int32 } }
   response
     throttle_time_ms int32
     topics []
-      topic string
-      partitions [] { error_code int16, partition int32, leader_epoch int32 = -1, end_offset int64 = -1 }
+      topic string, partitions [] { error_code int16, partition int32, leader_epoch int32 = -1, end_offset int64 = -1 }
 
 DeleteRecords 0-2, flexible 2+
   request
@@ -408,13 +358,11 @@ JoinGroup 0-9, flexible 6+
     rebalance_timeout_ms int32 1+ = -1
     member_id string
     group_instance_id string? 5+ = null
-    protocol_type string
-    protocols [] { name string, metadata bytes }
+    protocol_type string, protocols [] { name string, metadata bytes }
     reason string? 8+ = null
   response
     throttle_time_ms int32 2+
-    error_code int16
-    generation_id int32 = -1
+    error_code int16, generation_id int32 = -1
     protocol_type string? 7+ = null
     protocol_name string?7+
     leader string
@@ -426,14 +374,12 @@ SyncGroup 0-5, flexible 4+
   request
     group_id string, generation_id int32, member_id string
     group_instance_id string? 3+ = null
-    protocol_type string? 5+ = null
-    protocol_name string? 5+ = null
+    protocol_type string? 5+ = null, protocol_name string? 5+ = null
     assignments [] { member_id string, assignment bytes }
   response
     throttle_time_ms int32 1+
     error_code int16
-    protocol_type string? 5+ = null
-    protocol_name string? 5+ = null
+    protocol_type string? 5+ = null, protocol_name string? 5+ = null
     assignment bytes
 
 Heartbeat 0-4, flexible 4+
@@ -460,8 +406,7 @@ ListGroups 0-5, flexible 3+
     types_filter []string 5+
   response
     throttle_time_ms int32 1+
-    error_code int16
-    groups [] { group_id string, protocol_type string, group_state string 4+, group_type string 5+ }
+    error_code int16, groups [] { group_id string, protocol_type string, group_state string 4+, group_type string 5+ }
 
 DescribeGroups 0-6, flexible 5+
   request
@@ -483,8 +428,7 @@ DeleteGroups 0-2, flexible 2+
   request
     groups_names []string
   response
-    throttle_time_ms int32
-    results [] { group_id string, error_code int16 }
+    throttle_time_ms int32, results [] { group_id string, error_code int16 }
 
 OffsetCommit 0-10, flexible 8+
   request
@@ -494,8 +438,7 @@ OffsetCommit 0-10, flexible 8+
     group_instance_id string? 7+ = null
     retention_time_ms int64 2-4 = -1
     topics []
-      name string 0-9
-      topic_id uuid 10+
+      name string 0-9, topic_id uuid 10+
       partitions []
         partition_index int32, committed_offset int64
         committed_leader_epoch int32 6+ = -1
@@ -511,8 +454,7 @@ OffsetFetch 0-10, flexible 6+
     topics []?2+ 0-7 { name string, partition_indexes []int32 }  # Null: all.
     groups [] 8+
       group_id string
-      member_id string? 9+ = null
-      member_epoch int32 9+ = -1
+      member_id string? 9+ = null, member_epoch int32 9+ = -1
       topics []? { name string 0-9, topic_id uuid 10+, partition_indexes []int32 }
     require_stable boolean 7+
   response
@@ -522,18 +464,14 @@ OffsetFetch 0-10, flexible 6+
       partitions []
         partition_index int32, committed_offset int64
         committed_leader_epoch int32 5+ = -1
-        metadata string?
-        error_code int16
+        metadata string?, error_code int16
     error_code int16 2-7
     groups [] 8+
       group_id string
       topics []
-        name string 0-9
-        topic_id uuid 10+
+        name string 0-9, topic_id uuid 10+
         partitions []
-          partition_index int32, committed_offset int64
-          committed_leader_epoch int32 = -1
-          metadata string?
+          partition_index int32, committed_offset int64, committed_leader_epoch int32 = -1, metadata string?
           error_code int16
       error_code int16
 
@@ -550,15 +488,11 @@ ConsumerGroupHeartbeat 0-1, flexible 0+
     group_id string, member_id string
     member_epoch int32  # 0 joins, -1 leaves, -2 leaves temporarily (a static member).
     instance_id string? = null  # From here on, null and -1 mean: as in the last heartbeat.
-    rack_id string? = null
-    rebalance_timeout_ms int32 = -1
-    subscribed_topic_names []string? = null
+    rack_id string? = null, rebalance_timeout_ms int32 = -1, subscribed_topic_names []string? = null
     subscribed_topic_regex string? 1+ = null
-    server_assignor string? = null
-    topic_partitions []? = null { topic_id uuid, partitions []int32 }
+    server_assignor string? = null, topic_partitions []? = null { topic_id uuid, partitions []int32 }
   response
-    throttle_time_ms int32, error_code int16, error_message string? = null
-    member_id string? = null
+    throttle_time_ms int32, error_code int16, error_message string? = null, member_id string? = null
     member_epoch int32, heartbeat_interval_ms int32
     # Null: as in the last response.
     assignment struct? = null { topic_partitions [] { topic_id uuid, partitions []int32 } }
@@ -572,14 +506,11 @@ ConsumerGroupDescribe 0-1, flexible 0+
       error_code int16, error_message string? = null, group_id string, group_state string, group_epoch int32
       assignment_epoch int32, assignor_name string
       members []
-        member_id string
-        instance_id string? = null
-        rack_id string? = null
+        member_id string, instance_id string? = null, rack_id string? = null
         member_epoch int32, client_id string, client_host string, subscribed_topic_names []string
         subscribed_topic_regex string? = null
         assignment struct { topic_partitions [] { topic_id uuid, topic_name string, partitions []int32 } }
-        target_assignment struct
-          topic_partitions [] { topic_id uuid, topic_name string, partitions []int32 }
+        target_assignment struct { topic_partitions [] { topic_id uuid, topic_name string, partitions []int32 } }
         member_type int8 1+ = -1  # 0: classic, 1: this protocol.
       authorized_operations int32 = NOT_ASKED
 
@@ -592,11 +523,9 @@ CreateTopics 2-7, flexible 5+
     topics []
       name string
       num_partitions int32  # -1: as the broker is configured, or as assigned below.
-      replication_factor int16
-      assignments [] { partition_index int32, broker_ids []int32 }
+      replication_factor int16, assignments [] { partition_index int32, broker_ids []int32 }
       configs [] { name string, value string? }
-    timeout_ms int32 = 60000
-    validate_only boolean
+    timeout_ms int32 = 60000, validate_only boolean
   response
     throttle_time_ms int32
     topics []
@@ -604,14 +533,8 @@ CreateTopics 2-7, flexible 5+
       topic_id uuid 7+
       error_code int16, error_message string? = null
       topic_config_error_code int16 5+ tag 0
-      num_partitions int32 5+ = -1
-      replication_factor int16 5+ = -1
-      configs []? 5+
-        name string
-        value string?
-        read_only boolean
-        config_source int8 = -1
-        is_sensitive boolean
+      num_partitions int32 5+ = -1, replication_factor int16 5+ = -1
+      configs []? 5+ { name string, value string?, read_only boolean, config_source int8 = -1, is_sensitive boolean }
 
 DeleteTopics 1-6, flexible 4+
   request
@@ -627,8 +550,7 @@ CreatePartitions 0-3, flexible 2+
     topics [] { name string, count int32, assignments []? { broker_ids []int32 } }
     timeout_ms int32, validate_only boolean
   response
-    throttle_time_ms int32
-    results [] { name string, error_code int16, error_message string? = null }
+    throttle_time_ms int32, results [] { name string, error_code int16, error_message string? = null }
 
 DescribeConfigs 1-4, flexible 4+
   request
@@ -642,13 +564,9 @@ DescribeConfigs 1-4, flexible 4+
     results []
       error_code int16, error_message string? = null, resource_type int8, resource_name string
       configs []
-        name string
-        value string?
-        read_only boolean
+        name string, value string?, read_only boolean
         # 1: the topic, 2 and 3: the brokers while they run, 4: the broker's file, 5: the default.
-        config_source int8 = -1
-        is_sensitive boolean
-        synonyms [] { name string, value string?, source int8 }
+        config_source int8 = -1, is_sensitive boolean, synonyms [] { name string, value string?, source int8 }
         config_type int8 3+  # 1 boolean, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password.
         documentation string? 3+
 
@@ -677,8 +595,7 @@ ListConfigResources 0-1, flexible 0+
   request
     resource_types []int8 1+
   response
-    throttle_time_ms int32, error_code int16
-    config_resources [] { resource_name string, resource_type int8 1+ = 16 }
+    throttle_time_ms int32, error_code int16, config_resources [] { resource_name string, resource_type int8 1+ = 16 }
 
 # --- idempotent producers and transactions
 
@@ -686,12 +603,9 @@ InitProducerId 0-5, flexible 2+
   request
     transactional_id string?  # Null: idempotent, without transactions.
     transaction_timeout_ms int32
-    producer_id int64 3+ = -1
-    producer_epoch int16 3+ = -1
+    producer_id int64 3+ = -1, producer_epoch int16 3+ = -1
   response
-    throttle_time_ms int32, error_code int16
-    producer_id int64 = -1
-    producer_epoch int16 = -1
+    throttle_time_ms int32, error_code int16, producer_id int64 = -1, producer_epoch int16 = -1
 
 AddPartitionsToTxn 0-5, flexible 3+
   request
@@ -699,21 +613,16 @@ AddPartitionsToTxn 0-5, flexible 3+
     transactions [] 4+
       transactional_id string, producer_id int64, producer_epoch int16, verify_only boolean
       topics [] { name string, partitions []int32 }
-    v3_and_below_transactional_id string 0-3
-    v3_and_below_producer_id int64 0-3
-    v3_and_below_producer_epoch int16 0-3
+    v3_and_below_transactional_id string 0-3, v3_and_below_producer_id int64 0-3, v3_and_below_producer_epoch int16 0-3
     v3_and_below_topics [] 0-3 { name string, partitions []int32 }
   response
     throttle_time_ms int32
     error_code int16 4+
     results_by_transaction [] 4+
       transactional_id string
-      topic_results []
-        name string
-        results_by_partition [] { partition_index int32, partition_error_code int16 }
+      topic_results [] { name string, results_by_partition [] { partition_index int32, partition_error_code int16 } }
     results_by_topic_v3_and_below [] 0-3
-      name string
-      results_by_partition [] { partition_index int32, partition_error_code int16 }
+      name string, results_by_partition [] { partition_index int32, partition_error_code int16 }
 
 AddOffsetsToTxn 0-4, flexible 3+
   request
@@ -724,9 +633,7 @@ AddOffsetsToTxn 0-4, flexible 3+
 TxnOffsetCommit 0-5, flexible 3+
   request
     transactional_id string, group_id string, producer_id int64, producer_epoch int16
-    generation_id int32 3+ = -1
-    member_id string 3+
-    group_instance_id string? 3+ = null
+    generation_id int32 3+ = -1, member_id string 3+, group_instance_id string? 3+ = null
     topics []
       name string
       partitions []
@@ -741,12 +648,10 @@ EndTxn 0-5, flexible 3+
   request
     transactional_id string
     # Producer id and epoch of the next transaction: with transaction.version 2, each has its own epoch.
-    producer_id int64
-    producer_epoch int16, committed boolean
+    producer_id int64, producer_epoch int16, committed boolean
   response
     throttle_time_ms int32, error_code int16
-    producer_id int64 5+ = -1
-    producer_epoch int16 5+ = -1
+    producer_id int64 5+ = -1, producer_epoch int16 5+ = -1
 
 DescribeProducers 0, flexible 0+
   request
@@ -758,11 +663,8 @@ DescribeProducers 0, flexible 0+
       partitions []
         partition_index int32, error_code int16, error_message string? = null
         active_producers []
-          producer_id int64, producer_epoch int32
-          last_sequence int32 = -1
-          last_timestamp int64 = -1
-          coordinator_epoch int32
-          current_txn_start_offset int64 = -1
+          producer_id int64, producer_epoch int32, last_sequence int32 = -1, last_timestamp int64 = -1
+          coordinator_epoch int32, current_txn_start_offset int64 = -1
 
 ListTransactions 0-2, flexible 0+
   request
