@@ -21,13 +21,13 @@ from sawlog.batch import kernel
 from sawlog.batch.build import Producer, encode
 from sawlog.batch.checksum import crc32c
 from sawlog.batch.header import TRANSACTIONAL_BIT
-from sawlog.broker.client_credentials import Access, Login
+from sawlog.broker.client import Access, Login
 from sawlog.broker.config import Address
 from sawlog.broker.membership import ClusterMembership, Kind, weight
 from sawlog.broker.remote import connect
 from sawlog.broker.security.acls import Binding, Operation, Resource
 from sawlog.broker.security.credentials import StoredUsers
-from sawlog.broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
+from sawlog.broker.security.credentials import MECHANISMS, MIN_ITERATIONS, Salted
 from sawlog.clock import now_ms
 from sawlog.config import Isolation, LogConfig
 from sawlog.errors import (

@@ -3,6 +3,20 @@
 kafka-python keeps the sockets, negotiates versions, encrypts, authenticates and encodes messages. `Cluster` sends its
 requests to the right broker, retries what may be repeated, and raises sawlog's errors. Batches are sent and received
 as raw bytes, because sawlog encodes, compresses and checks them itself.
+
+`Access` is the encryption and authentication of a client, from the file of `-b FILE.toml`:
+
+```toml
+broker = "logs.example:9092"
+tls_ca = "ca.pem"                   # signer of the broker's certificate; or tls = true: the system's authorities
+user = "ann"
+password_file = "ann.password"      # without it, the command line asks
+mechanism = "SCRAM-SHA-512"
+tls_certificate = "ann.pem"         # if the broker requires client certificates
+tls_key = "ann.key"
+```
+
+Relative paths are relative to the file. The password has its own file, so that this one may be shared.
 """
 
 from __future__ import annotations
@@ -13,6 +27,8 @@ import ssl
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from .. import errors
@@ -23,12 +39,15 @@ from ..errors import (
     BrokerRefused,
     BrokerTimeout,
     BrokerUnavailable,
+    InvalidConfig,
     MissingPackage,
     SawlogError,
     TopicNotFound,
 )
-from .client_credentials import Access
-from .config import Address
+from ..store.base import TopicPartition
+from .config import FILE, TRUTH, Address, SettingType, choice, read_toml, text
+from .security.credentials import OFFERED, PLAIN
+from .security.tls import load_authorities, load_chain, read_password
 from .wire.errors import ErrorCode
 
 with warnings.catch_warnings():  # kafka-python reads its schemas with a function that Python 3.11 deprecates
@@ -37,7 +56,9 @@ with warnings.catch_warnings():  # kafka-python reads its schemas with a functio
         from kafka import errors as kafka_errors
         from kafka.net.manager import KafkaConnectionManager
         from kafka.net.selector import NetworkSelector
-        from kafka.protocol import admin, consumer, producer
+        from kafka.protocol import admin as admin  # noqa: PLC0414  for `remote`
+        from kafka.protocol import consumer as consumer  # noqa: PLC0414  for `remote`
+        from kafka.protocol import producer as producer  # noqa: PLC0414  for `remote`
         from kafka.protocol.api_message import ApiMessage
         from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
         from kafka.protocol.sasl import SaslHandshakeRequest
@@ -54,8 +75,6 @@ with warnings.catch_warnings():  # kafka-python reads its schemas with a functio
 
 
 T = TypeVar("T")
-#: Topic and partition number.
-TopicPartition = tuple[str, int]
 
 #: Times with a special meaning in ListOffsets.
 LATEST, EARLIEST = -1, -2
@@ -87,36 +106,14 @@ _ERRORS: Final[dict[int, type[SawlogError]]] = {
 }
 
 #: Codes that are retried with fresh metadata. An unknown topic is reported at once.
-_RETRIED: Final = frozenset(
-    {
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-    }
-)
+_RETRIED: Final = {
+    *(ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REPLICA_NOT_AVAILABLE),
+    *(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
+    *(ErrorCode.NOT_CONTROLLER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    *(ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNSTABLE_OFFSET_COMMIT),
+}
 
 _NAMES: Final = {each.value: each.name for each in ErrorCode}
-
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "Cluster",
-    "ConsumerGroupDescribeRequest",
-    "TopicPartition",
-    "admin",
-    "by_topic",
-    "check",
-    "consumer",
-    "producer",
-]
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
@@ -136,6 +133,111 @@ def message(kind: Any, **fields: Any) -> Any:
         if field is not None and field.is_struct_array() and value is not None:
             fields[name] = [message(field.data_class, **each) for each in value]
     return kind(**fields)
+
+
+# --- access
+
+
+_TYPES: Final[dict[str, SettingType]] = {
+    "broker": text(1024),
+    "tls": TRUTH,
+    "tls_ca": FILE,
+    "tls_certificate": FILE,
+    "tls_key": FILE,
+    "tls_key_password_file": FILE,
+    "user": text(255),
+    "password_file": FILE,
+    "mechanism": choice(*OFFERED),
+}
+_MISPLACED: Final = {"password": "a password belongs into a file of its own: password_file"}
+_TLS: Final = ("tls_ca", "tls_certificate", "tls_key", "tls_key_password_file")
+_DEFAULT: Final = "SCRAM-SHA-512"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user and a password. Neither `repr` nor messages show the password."""
+
+    user: str
+    password: str = field(repr=False)
+    mechanism: str = _DEFAULT
+
+    def kafka_settings(self) -> dict[str, str]:
+        """Return user and password for kafka-python, which does not escape a user's name for SCRAM."""
+        user = self.user if self.mechanism == PLAIN else self.user.replace("=", "=3D").replace(",", "=2C")
+        return {"sasl_plain_username": user, "sasl_plain_password": self.password}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """TLS and login of a connection; without `tls` it is not encrypted."""
+
+    tls: ssl.SSLContext | None = None
+    login: Login | None = None
+
+    def __post_init__(self) -> None:
+        if self.login is not None and self.login.mechanism == PLAIN and self.tls is None:
+            raise AuthenticationFailed("PLAIN sends the password in clear text, so it needs TLS")
+
+    def kafka_settings(self) -> dict[str, Any]:
+        """Return the settings of kafka-python for this."""
+        transport = "PLAINTEXT" if self.tls is None else "SSL"
+        if self.login is None:
+            return {"security_protocol": transport, "ssl_context": self.tls}
+        return {
+            "security_protocol": f"SASL_{transport}",
+            "ssl_context": self.tls,
+            "sasl_mechanism": self.login.mechanism,
+            **self.login.kafka_settings(),
+        }
+
+
+def encrypted(
+    ca: str | None = None, certificate: str | None = None, key: str | None = None, key_password_file: str | None = None
+) -> ssl.SSLContext:
+    """Return a TLS context that checks the broker's certificate and name, with a client certificate if one is given."""
+    if ca is None:
+        context = ssl.create_default_context()
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        load_authorities(context, ca, "tls_ca")
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if certificate is not None:
+        load_chain(context, certificate, key, key_password_file)
+    return context
+
+
+def read_access(path: Path, ask: Callable[[str], str]) -> tuple[str, Access]:
+    """Return the address and the access that a file describes. `ask` is called with the user if a password is needed
+    and no file contains it."""
+    given = read_toml(path, _TYPES, misplaced=_MISPLACED)
+    try:
+        if "broker" not in given:
+            raise InvalidConfig('it does not say where the broker is: broker = "HOST:PORT"')
+        return given["broker"], _access(given, ask)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{path}: {error}") from error
+
+
+def _access(given: dict[str, Any], ask: Callable[[str], str]) -> Access:
+    tls, wanted = None, any(name in given for name in _TLS)
+    if given.get("tls", wanted):
+        tls = encrypted(*(given.get(name) for name in _TLS))
+    elif wanted:
+        raise InvalidConfig("tls = false, but there are settings of TLS")
+    user, mechanism = given.get("user"), given.get("mechanism")
+    if user is None:
+        if "password_file" in given or mechanism is not None:
+            raise InvalidConfig("password_file and mechanism need a user")
+        return Access(tls)
+    if mechanism == PLAIN and tls is None:
+        raise InvalidConfig("PLAIN sends the password in clear text, so it needs TLS")
+    file = given.get("password_file")
+    password = ask(user) if file is None else read_password(Path(file))
+    return Access(tls, Login(user, password, mechanism or _DEFAULT))
+
+
+# --- the cluster
 
 
 class Cluster:

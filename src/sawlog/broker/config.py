@@ -24,7 +24,7 @@ from ..errors import InvalidConfig
 from ..store import settings as topic_settings
 from ..store.directory.topic_entry import MAX_PARTITIONS
 from .security.acls import check_principal
-from .security.mechanisms import MECHANISMS, OFFERED, PLAIN
+from .security.credentials import MECHANISMS, OFFERED, PLAIN
 
 # --- types of settings
 
@@ -408,9 +408,9 @@ _TYPES: Mapping[str, SettingType] = {
 }
 
 
-def checked(name: str, value: object) -> Any:
+def checked(name: str, value: object, types: Mapping[str, SettingType] = _TYPES) -> Any:
     """Return the checked value of a setting. Raise `InvalidConfig` if it is invalid."""
-    kind = _TYPES[name_of(name)]
+    kind = types[name_of(name, types)]
     try:
         return kind.read(value)
     except InvalidConfig as error:
@@ -419,11 +419,11 @@ def checked(name: str, value: object) -> Any:
         raise InvalidConfig(f"{name} must be {kind.expected}, not {shown(value)}") from error
 
 
-def name_of(key: str) -> str:
+def name_of(key: str, types: Mapping[str, SettingType] = _TYPES) -> str:
     """Return the name of a setting, which may also be spelled with hyphens. An unknown name is an error."""
     name = key.replace("-", "_")
-    if name not in _TYPES:
-        raise InvalidConfig(f"unknown setting {shown(key)}; use one of {', '.join(sorted(_TYPES))}")
+    if name not in types:
+        raise InvalidConfig(f"unknown setting {shown(key)}; use one of {', '.join(sorted(types))}")
     return name
 
 
@@ -432,8 +432,11 @@ def changed(config: BrokerConfig, given: Mapping[str, Any]) -> BrokerConfig:
     return replace(config, **{name_of(key): value for key, value in given.items()})
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read and check the settings of a TOML file. An error names the file."""
+def read_toml(
+    path: Path, types: Mapping[str, SettingType] = _TYPES, *, misplaced: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Read and check the settings of a TOML file; relative paths are relative to it. An error names the file.
+    `misplaced` has settings that do not belong into the file, with the reason; then no error quotes its text."""
     import tomllib  # imported late: most brokers have no such file
 
     try:
@@ -442,16 +445,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number too long, tables too deep
-        raise InvalidConfig(f"{path} is not TOML: {error}") from error
+        raise InvalidConfig(f"{path} is not TOML" + ("" if misplaced else f": {error}")) from None
     try:
-        return {name_of(key): _placed(path, name_of(key), checked(key, value)) for key, value in given.items()}
+        for key, reason in (misplaced or {}).items():
+            if key in given:
+                raise InvalidConfig(reason)
+        found = {name_of(key, types): checked(key, value, types) for key, value in given.items()}
     except InvalidConfig as error:
         raise InvalidConfig(f"{path}: {error}") from error
-
-
-def _placed(config: Path, name: str, value: Any) -> Any:
-    """Resolve a relative path against the directory of the configuration file."""
-    return str(config.parent / value) if _TYPES[name].is_file else value
+    return {name: str(path.parent / value) if types[name].is_file else value for name, value in found.items()}
 
 
 def from_text(name: str, text: str) -> Any:

@@ -52,13 +52,12 @@ from ..log.reader import Fetched
 from ..log.verify import VerifyReport
 from ..log.writer import BATCH_BYTES, recipe_of
 from ..store import settings
-from ..store.base import Partition, Position, SegmentInfo
+from ..store.base import Partition, Position, SegmentInfo, TopicPartition
 from ..store.base.partition import unsupported
 from ..store.names import did_you_mean
 from ..store.partitioner import Router
 from ..store.writer import Packer
-from .client import EARLIEST, LATEST, Cluster, TopicPartition, admin, by_topic, check, consumer, producer
-from .client_credentials import Access
+from .client import EARLIEST, LATEST, Access, Cluster, admin, by_topic, check, consumer, producer
 from .config import Address
 from .remote_admin import RemoteAcls, RemoteGroup, RemoteGroups, RemoteMember, RemoteUsers
 from .wire.errors import ErrorCode

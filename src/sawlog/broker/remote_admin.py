@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import GroupActive, GroupNotFound, TopicNotFound, UserNotFound
+from ..store.base import TopicPartition
 from ..store.groups import GroupRow
 from .client import (
     EARLIEST,
     LATEST,
     Cluster,
     ConsumerGroupDescribeRequest,
-    TopicPartition,
     admin,
     by_topic,
     check,
@@ -21,7 +21,7 @@ from .client import (
 )
 from .security.acls import CREATED, DESCRIBED, FILTERED, Binding, Filter, from_wire, to_wire
 from .security.authorizer import sorted_bindings
-from .security.mechanisms import BY_NUMBER, MECHANISMS, Salted
+from .security.credentials import BY_NUMBER, MECHANISMS, Salted
 from .wire.errors import ErrorCode
 
 __all__ = ["RemoteAcls", "RemoteGroup", "RemoteGroups", "RemoteMember", "RemoteUsers"]

@@ -103,7 +103,7 @@ def open_place(
 
 def _connect(broker: str) -> RemoteStore:
     """Connect to a broker by its address or by a TOML file that describes it."""
-    from ..broker.client_credentials import read_access
+    from ..broker.client import read_access
     from ..broker.remote import connect
 
     if not broker.endswith(".toml"):

@@ -27,8 +27,7 @@ from ..broker.security.acls import (
     word,
 )
 from ..broker.security.authorizer import StoredAcls, sorted_bindings
-from ..broker.security.credentials import StoredUsers
-from ..broker.security.mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Salted
+from ..broker.security.credentials import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Salted, StoredUsers
 from ..display import counted
 from ..errors import InvalidConfig
 from ..store.base import Store

@@ -39,8 +39,7 @@ from ..broker.broker import Fault, new_loop, running
 from ..broker.config import Address, BrokerConfig, changed
 from ..broker.connection import ClientConnection
 from ..broker.handlers import Answer, Body, Context, Handler, refusal
-from ..broker.security.credentials import StoredUsers
-from ..broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
+from ..broker.security.credentials import MECHANISMS, MIN_ITERATIONS, Salted, StoredUsers
 from ..broker.wire import BY_KEY, RequestHeader
 from ..broker.wire.errors import ErrorCode
 from ..errors import InvalidConfig

@@ -8,7 +8,8 @@ import hmac
 import re
 from typing import Final
 
-from sawlog.broker.security.mechanisms import Mechanism, new_nonce
+from sawlog.broker.security.authentication import new_nonce
+from sawlog.broker.security.credentials import Mechanism
 from sawlog.errors import AuthenticationFailed
 
 #: RFC 7677 recommends more iterations than Kafka allows.

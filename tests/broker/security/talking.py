@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
-from sawlog.broker.security.mechanisms import MECHANISMS
+from sawlog.broker.security.credentials import MECHANISMS
 from sawlog.broker.wire import ErrorCode, Key
 
 from ..peers import Peer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.broker.client_credentials import Access, Login, encrypted, read_access
+from sawlog.broker.client import Access, Login, encrypted, read_access
 from sawlog.broker.remote import connect
 from sawlog.errors import AuthenticationFailed, BrokerUnavailable, InvalidConfig
 from sawlog.testing import Broker

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog.broker.security.mechanisms import SHA_256, SHA_512, Credential, Mechanism, Salted, ScramServer
+from sawlog.broker.security.authentication import ScramServer
+from sawlog.broker.security.credentials import SHA_256, SHA_512, Credential, Mechanism, Salted
 from sawlog.errors import AuthenticationFailed
 
 from ...looping import for_each

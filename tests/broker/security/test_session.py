@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sawlog.broker.security import authentication
-from sawlog.broker.security.mechanisms import SHA_256
+from sawlog.broker.security.credentials import SHA_256
 from sawlog.broker.wire import BY_KEY, ErrorCode, Key
 from sawlog.testing import Broker
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sawlog.broker.security.mechanisms import MECHANISMS
+from sawlog.broker.security.credentials import MECHANISMS
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.testing import Broker
 

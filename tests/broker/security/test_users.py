@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from sawlog.broker.security.credentials import DOCUMENT, StoredUsers, UserCache
-from sawlog.broker.security.mechanisms import SHA_256, SHA_512, Salted
+from sawlog.broker.security.credentials import DOCUMENT, SHA_256, SHA_512, Salted, StoredUsers, UserCache
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import CorruptFile, InvalidConfig, UserNotFound
 from sawlog.store.directory.store import DirectoryStore

@@ -14,8 +14,7 @@ from itertools import groupby
 from ...errors import InvalidConfig, SawlogError
 from ..security.acls import CREATED, DESCRIBED, FILTERED, Binding, Filter, from_wire, to_wire
 from ..security.authentication import Session
-from ..security.credentials import StoredUsers, check_name, check_salted
-from ..security.mechanisms import BY_NUMBER, MECHANISMS, Mechanism, Salted
+from ..security.credentials import BY_NUMBER, MECHANISMS, Mechanism, Salted, StoredUsers, check_name, check_salted
 from ..wire.errors import ErrorCode, Key
 from . import ALTER_CLUSTER, DESCRIBE_CLUSTER, Body, Context, KafkaError, code_of, handles, message_of
 

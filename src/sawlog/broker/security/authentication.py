@@ -13,22 +13,44 @@ Clients older than Kafka 1.0 send version 0 of the handshake. They then exchange
 Kafka's header (`takes_tokens`); after a failure the broker just closes the connection.
 
 A connection may authenticate again (KIP-368), as the same user and with the same mechanism. Sessions do not expire.
+
+The mechanisms are functions of bytes. PLAIN (RFC 4616) sends a name and a password in clear text, so it requires TLS:
+
+```
+[authorization identity] NUL user NUL password
+```
+
+With SCRAM (RFC 5802, RFC 7677), the password never crosses the network and the server does not store it:
+
+```
+client first    n,,n=ann,r=<client nonce>
+server first    r=<client nonce><server nonce>,s=<salt>,i=<iterations>
+client final    c=biws,r=<both nonces>,p=<proof>
+server final    v=<signature>
+```
+
+Errors raise `AuthenticationFailed`. The message never contains a secret, and it is the same for a wrong password and
+for a nonexistent user.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
 import logging
 import random
+import re
+import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ...errors import AuthenticationFailed, SawlogError
 from ..config import shown
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import Body
-from .credentials import ANONYMOUS, StoredUsers, UserCache, UserSnapshot
-from .mechanisms import MECHANISMS, PLAIN, ScramServer, parse_plain
+from .credentials import ANONYMOUS, MECHANISMS, PLAIN, Credential, Mechanism, StoredUsers, UserCache, UserSnapshot
 from .tls import Tls, name_of
 
 if TYPE_CHECKING:
@@ -88,7 +110,8 @@ class Session:
         if mechanism == PLAIN:
             self._exchange = _Plain(self._authenticator)
         else:
-            self._exchange = ScramServer(MECHANISMS[mechanism], self._authenticator.users.finder(MECHANISMS[mechanism]))
+            found = MECHANISMS[mechanism]
+            self._exchange = ScramServer(found, partial(self._authenticator.users.find, mechanism=found))
         return {"error_code": ErrorCode.NONE, "mechanisms": offered}
 
     async def authenticate(self, message: bytes) -> Body:
@@ -204,3 +227,130 @@ class Authenticator:
         mechanism, credential = self.users.strongest(user, tuple(MECHANISMS.values()))
         async with self._salting:
             return await self._broker.run(credential.matches, mechanism, password)
+
+
+# --- the mechanisms
+
+
+_NONCE_BYTES: Final = 24
+#: Maximum length of a message.
+_LONGEST: Final = 4096
+_WRONG: Final = "the user or the password is wrong"
+
+_CLIENT_FIRST: Final = re.compile(r"(?P<gs2>(?P<binding>[^,]*),(?:a=(?P<authzid>[^,]*))?,)(?P<bare>.*)", re.DOTALL)
+_BARE: Final = re.compile(r"n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<more>(?:,[A-Za-z]+=[^,]*)*)")
+_CLIENT_FINAL: Final = re.compile(
+    r"(?P<unproved>c=(?P<binding>[^,]*),r=(?P<nonce>[^,]*)(?:,[A-Za-z]+=[^,]*)*),p=(?P<proof>[^,]*)"
+)
+
+
+def parse_plain(message: bytes) -> tuple[str, str]:
+    """Return the user and the password in a message of PLAIN."""
+    parts = _text(message).split("\0")
+    if len(parts) != 3 or not parts[1] or not parts[2]:
+        raise AuthenticationFailed("the message does not consist of a user and a password")
+    if parts[0] not in ("", parts[1]):
+        raise AuthenticationFailed("a user cannot act as another one")
+    return parts[1], parts[2]
+
+
+class ScramServer:
+    """The server side of one exchange. `find` returns the credential of a user, or one that nothing matches."""
+
+    def __init__(
+        self, mechanism: Mechanism, find: Callable[[str], Credential], *, nonce: Callable[[], str] | None = None
+    ) -> None:
+        self._mechanism = mechanism
+        self._find = find
+        self._new_nonce = nonce or new_nonce
+        self._step = self._first
+        self._gs2 = self._bare = self._said = self._nonce = ""
+        self._credential: Credential | None = None
+        #: The claimed user name; verified when `is_done`.
+        self.user = ""
+        self.is_done = False
+
+    def respond(self, message: bytes) -> bytes:
+        """Answer the next message of the client."""
+        step, self._step = self._step, self._too_much  # a single attempt: an error ends the exchange
+        return step(_text(message)).encode()
+
+    def _first(self, text: str) -> str:
+        found = _CLIENT_FIRST.fullmatch(text)
+        if found is None:
+            raise AuthenticationFailed("the first message of the client is malformed")
+        if found["binding"] not in ("n", "y"):  # y: the client knows that we lack it
+            raise AuthenticationFailed("channel binding is not supported")
+        bare = _BARE.fullmatch(found["bare"])
+        if bare is None:
+            raise AuthenticationFailed("the first message of the client is malformed, or has an unknown extension")
+        if ",tokenauth=true" in bare["more"]:
+            raise AuthenticationFailed("delegation tokens are not supported")
+        user = _unquoted(bare["name"])
+        if found["authzid"] is not None and _unquoted(found["authzid"]) not in ("", user):
+            raise AuthenticationFailed("a user cannot act as another one")
+        self._gs2, self._bare, self.user = found["gs2"], found["bare"], user
+        self._credential = self._find(user)
+        self._nonce = bare["nonce"] + self._new_nonce()
+        self._said = f"r={self._nonce},s={_base64(self._credential.salt)},i={self._credential.iterations}"
+        self._step = self._final
+        return self._said
+
+    def _final(self, text: str) -> str:
+        found = _CLIENT_FINAL.fullmatch(text)
+        if found is None:
+            raise AuthenticationFailed("the last message of the client is malformed")
+        if not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()):
+            raise AuthenticationFailed("the nonce does not belong to this exchange")
+        if _unbase64(found["binding"]) != self._gs2.encode():
+            raise AuthenticationFailed("the channel binding has changed during the exchange")
+        proof, sign, known = _unbase64(found["proof"]), self._mechanism.sign, self._credential
+        assert known is not None
+        said = f"{self._bare},{self._said},{found['unproved']}".encode()
+        client_key = _xor(proof, sign(known.stored_key, said))
+        is_proved = hmac.compare_digest(self._mechanism.digest(client_key), known.stored_key)
+        is_current = hmac.compare_digest(self._find(self.user).stored_key, known.stored_key)
+        if not (is_proved and is_current):  # the user may have been deleted since the first message
+            raise AuthenticationFailed(_WRONG)
+        self.is_done = True
+        return f"v={_base64(sign(known.server_key, said))}"
+
+    def _too_much(self, text: str) -> str:
+        raise AuthenticationFailed("the exchange has ended")
+
+
+def new_nonce() -> str:
+    """Return a random nonce: printable, without commas."""
+    return secrets.token_urlsafe(_NONCE_BYTES)
+
+
+def _text(message: bytes) -> str:
+    if len(message) > _LONGEST:
+        raise AuthenticationFailed(f"a message of {len(message)} bytes; the most is {_LONGEST}")
+    try:
+        return bytes(message).decode()
+    except UnicodeDecodeError:
+        raise AuthenticationFailed("a message is not UTF-8") from None
+
+
+def _unquoted(text: str) -> str:
+    if re.search(r"=(?!2C|3D)", text):
+        raise AuthenticationFailed("the name of the user is malformed")
+    return text.replace("=2C", ",").replace("=3D", "=")
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _unbase64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text.encode(), validate=True)
+    except ValueError:
+        raise AuthenticationFailed("a message has bytes that are not base64") from None
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    if len(left) != len(right):
+        raise AuthenticationFailed(_WRONG)
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))

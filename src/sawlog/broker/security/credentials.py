@@ -1,5 +1,10 @@
 """The users of a broker: verifiers for their passwords, never the passwords themselves.
 
+A verifier (`Credential`) is derived from a password that is hashed with a salt (`Salted`). With `stored_key` the broker
+verifies a proof but cannot create one; with `server_key` it proves that it knows the user. Passwords and names are used
+as UTF-8 bytes without SASLprep, as in Kafka's brokers and clients: normalizing a password here would make it differ
+from the client's.
+
 `StoredUsers` reads and changes the document "users" of the store's registry. It is safe for threads and processes: the
 registry serializes changes.
 
@@ -17,7 +22,7 @@ existing user, chosen by the name: a rare combination is as rare among nonexiste
 from __future__ import annotations
 
 import base64
-import binascii
+import hashlib
 import hmac
 import math
 import secrets
@@ -28,7 +33,91 @@ from typing import Any, Final
 
 from ...errors import CorruptFile, InvalidConfig, UserNotFound
 from ...store.base import Document, DocumentRegistry
-from .mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, SALT_BYTES, SHA_512, Credential, Mechanism, Salted
+
+# --- hashed passwords
+
+
+PLAIN: Final = "PLAIN"
+#: Kafka's limits. Fewer iterations make guessing too easy; more could keep a client busy.
+MIN_ITERATIONS: Final = 4096
+MAX_ITERATIONS: Final = 16_384
+SALT_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """SCRAM with one hash function."""
+
+    name: str
+    #: Name in `hashlib`.
+    hash: str
+    #: Kafka's number.
+    number: int
+
+    def digest(self, data: bytes) -> bytes:
+        return hashlib.new(self.hash, data).digest()
+
+    def sign(self, key: bytes, data: bytes) -> bytes:
+        return hmac.digest(key, data, self.hash)
+
+    def salted(self, password: str, salt: bytes, iterations: int) -> bytes:
+        """Hash a password with a salt, which takes milliseconds. The result is as sensitive as the password."""
+        return hashlib.pbkdf2_hmac(self.hash, password.encode(), salt, iterations)
+
+    @property
+    def size_bytes(self) -> int:
+        return hashlib.new(self.hash).digest_size
+
+
+SHA_256: Final = Mechanism("SCRAM-SHA-256", "sha256", 1)
+SHA_512: Final = Mechanism("SCRAM-SHA-512", "sha512", 2)
+#: Strongest first.
+MECHANISMS: Final = {each.name: each for each in (SHA_512, SHA_256)}
+BY_NUMBER: Final = {each.number: each for each in MECHANISMS.values()}
+#: Supported mechanisms, by Kafka's names.
+OFFERED: Final = (*MECHANISMS, PLAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Salted:
+    """A salted password, from which credentials are derived. Kafka's admin clients send it."""
+
+    mechanism: Mechanism
+    iterations: int
+    salt: bytes = field(repr=False)
+    password: bytes = field(repr=False)
+
+    @classmethod
+    def new(cls, mechanism: Mechanism, password: str, iterations: int = MAX_ITERATIONS) -> Salted:
+        """Hash a password with a new random salt."""
+        salt = secrets.token_bytes(SALT_BYTES)
+        return cls(mechanism, iterations, salt, mechanism.salted(password, salt, iterations))
+
+    def credential(self) -> Credential:
+        """Derive the part that a server stores."""
+        sign = self.mechanism.sign
+        stored_key = self.mechanism.digest(sign(self.password, b"Client Key"))
+        return Credential(self.iterations, self.salt, stored_key, sign(self.password, b"Server Key"))
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """The verifier that a server stores for a password."""
+
+    iterations: int
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+    def matches(self, mechanism: Mechanism, password: str) -> bool:
+        """Return whether the password is correct. Takes as long as hashing it in either case."""
+        salted = mechanism.salted(password, self.salt, self.iterations)
+        made = Salted(mechanism, self.iterations, self.salt, salted).credential()
+        return hmac.compare_digest(made.stored_key, self.stored_key)
+
+
+# --- users
+
 
 DOCUMENT: Final = "users"
 _SECRET_BYTES: Final = 32
@@ -175,10 +264,7 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError("not base64") from error
+    return base64.b64decode(text, validate=True)
 
 
 #: The visible part of a credential: iterations and salt length.
@@ -202,10 +288,6 @@ class UserCache:
         """Replace the snapshot. An older one is ignored: it was read before a change."""
         if snapshot.version > self._current.version:
             self._current, self._shapes = snapshot, _shapes(snapshot)
-
-    def finder(self, mechanism: Mechanism) -> Callable[[str], Credential]:
-        """Return a lookup function for the credentials of one mechanism."""
-        return lambda name: self.find(name, mechanism)
 
     def find(self, name: str, mechanism: Mechanism) -> Credential:
         """Return the credential of a user, or one that nothing matches."""
