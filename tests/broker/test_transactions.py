@@ -227,7 +227,7 @@ def _dies_later(*_: Any, **__: Any) -> Any:
 #: Points at which a broker may die after the commit point.
 STEPS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "before the first marker": lambda patch: patch.setattr(TransactionCoordinator, "_mark", _dies_later),
-    "before the offsets": lambda patch: patch.setattr(Coordinator, "complete_offsets", _dies_later),
+    "before the offsets": lambda patch: patch.setattr(Coordinator, "commit_transaction", _dies_later),
     "before it is complete": lambda patch: None,
 }
 

@@ -52,7 +52,8 @@ from ..clock import now_ms
 from ..errors import Conflict, DirectoryLocked, SawlogError, StorageFull, TopicNotFound
 from ..store.base import TopicPartition
 from ..store.serving import StagedOffset, TransactionalIds, TransactionMarker
-from .groups.stored import NewOffset, PendingOffsets
+from .groups.members import Sender
+from .groups.stored import NewOffset
 from .handlers import KafkaError
 from .wire.errors import ErrorCode
 
@@ -168,6 +169,8 @@ class TransactionCoordinator:
         self._stored: TransactionalIds | None = None
         #: Decoded entries, with the fields they were decoded from.
         self._decoded: dict[str, tuple[Mapping[str, object], TransactionEntry]] = {}
+        #: Names of the entries with offsets, unless the store has an index of them.
+        self._with_offsets: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -181,11 +184,11 @@ class TransactionCoordinator:
         except DirectoryLocked as error:
             _logger.warning("another broker serves this store: this one has no transactions (%s)", error)
             return
-        if self._stored.is_shared:
-            broker.groups.stage_in(SharedOffsets(self._stored))
         for name, entry in {} if self._stored.is_shared else self.entries().items():
-            for group, staged in entry.offsets.items():
-                broker.groups.restage_offsets(entry.producer_id, group, _offsets_of(staged))
+            if entry.offsets:
+                self._with_offsets.add(name)
+            for group in entry.offsets:
+                broker.groups.hold(group)
             if entry.state.is_decided:
                 await self._try_to_complete(name, entry)
         self._sweeping = asyncio.create_task(self._sweep())
@@ -260,6 +263,7 @@ class TransactionCoordinator:
         if self._stored is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has no transactions")
         await self._broker.run(self._stored.save, name, entry.version, None if forget else entry.fields())
+        (self._with_offsets.discard if forget or not entry.offsets else self._with_offsets.add)(name)
         return self._get(name) or entry
 
     def _check_coordinator(self, name: str) -> None:
@@ -392,21 +396,21 @@ class TransactionCoordinator:
         epoch: int,
         group: str,
         offsets: Mapping[TopicPartition, NewOffset],
-        stage: Callable[[], asyncio.Future[dict[TopicPartition, ErrorCode]]],
+        sender: Sender,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Add offsets to commit with the transaction. `stage` makes the group check and keep them."""
+        """Add offsets to commit with the transaction, and return their error codes."""
         async with self._lock(name):
             entry = self._open(name, producer_id, epoch)
             if entry.state is not TransactionState.ONGOING or group not in entry.offsets:
                 raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the group was not added to the transaction")
-            codes = await stage()
-            kept = {(topic, number): each for each in entry.offsets[group] for topic, number in [each[:2]]}
-            for partition, code in codes.items():
-                if code is ErrorCode.NONE:
-                    new = offsets[partition]
-                    kept[partition] = (*partition, new.offset, new.leader_epoch, new.metadata)
-            made = replace(entry, offsets={**entry.offsets, group: list(kept.values())}, changed_ms=now_ms())
-            await self._save(name, made)
+            async with self._broker.groups.staging(group, offsets, sender) as codes:
+                kept = {(topic, number): each for each in entry.offsets[group] for topic, number in [each[:2]]}
+                for partition, code in codes.items():
+                    if code is ErrorCode.NONE:
+                        new = offsets[partition]
+                        kept[partition] = (*partition, new.offset, new.leader_epoch, new.metadata)
+                made = replace(entry, offsets={**entry.offsets, group: list(kept.values())}, changed_ms=now_ms())
+                await self._save(name, made)
             return codes
 
     @_retry_if_stale
@@ -446,6 +450,8 @@ class TransactionCoordinator:
         fields = replace(entry, state=done, partitions=[], offsets={}).fields()
         save, offsets = self._stored.save, entry.offsets if commit else {}
         await self._broker.run(save, name, entry.version, fields, markers=markers, offsets=offsets)
+        for group in entry.offsets:
+            self._broker.groups.release(group)
         return self._get(name) or entry
 
     async def _try_to_complete(self, name: str, entry: TransactionEntry) -> TransactionEntry:
@@ -459,10 +465,15 @@ class TransactionCoordinator:
     async def _complete(self, name: str, entry: TransactionEntry) -> TransactionEntry:
         commit = entry.state is TransactionState.PREPARE_COMMIT
         await asyncio.gather(*(self._mark(entry, place, commit) for place in entry.partitions))
-        mark = f"{entry.producer_id}-{entry.number}"
-        await self._broker.groups.complete_offsets(entry.producer_id, commit, transaction=(name, mark))
+        if commit:
+            offsets = {group: _offsets_of(staged) for group, staged in entry.offsets.items()}
+            mark = f"{entry.producer_id}-{entry.number}"
+            await self._broker.groups.commit_transaction(offsets, transaction=(name, mark))
         _, done = _states(commit=commit)
-        return await self._save(name, replace(entry, state=done, partitions=[], offsets={}, changed_ms=now_ms()))
+        made = await self._save(name, replace(entry, state=done, partitions=[], offsets={}, changed_ms=now_ms()))
+        for group in entry.offsets:
+            self._broker.groups.release(group)
+        return made
 
     async def _mark(self, entry: TransactionEntry, place: Place, commit: bool) -> None:
         """Write the marker of one partition durably, unless its topic is gone."""
@@ -476,25 +487,17 @@ class TransactionCoordinator:
 
     # --- inspection
 
+    def pending(self, group: str) -> frozenset[TopicPartition]:
+        """Return the partitions of a group whose offsets a pending transaction will change."""
+        if self._stored is not None and self._stored.is_shared:
+            return self._stored.pending(group)
+        entries = filter(None, map(self._get, self._with_offsets))
+        return frozenset((topic, number) for each in entries for topic, number, *_ in each.offsets.get(group, ()))
+
     def entries(self) -> dict[str, TransactionEntry]:
         """Return all transactional ids, by name."""
         names = () if self._stored is None else self._stored.all()
         return {name: entry for name in names if (entry := self._get(name)) is not None}
-
-
-class SharedOffsets(PendingOffsets):
-    """Pending offsets in the shared entries, committed by the end of the transaction."""
-
-    def __init__(self, stored: TransactionalIds) -> None:
-        super().__init__()
-        self._stored = stored
-
-    def add(self, producer_id: int, group: str, offsets: Mapping[TopicPartition, NewOffset]) -> None:
-        """No-op: the caller stores them with the entry."""
-
-    def pending(self, group: str) -> frozenset[TopicPartition]:
-        """Return the partitions of a group with offsets in a pending transaction."""
-        return self._stored.pending(group)
 
 
 def _states(*, commit: bool) -> tuple[TransactionState, TransactionState]:

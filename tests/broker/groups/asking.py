@@ -14,13 +14,17 @@ from typing import Any
 from sawlog.broker import wire
 from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.coordinator import Coordinator
+from sawlog.broker.groups.members import Sender
+from sawlog.broker.groups.stored import NewOffset
 from sawlog.broker.handlers import HANDLERS, Context, groups  # noqa: F401  groups registers its handlers
 from sawlog.broker.security.authorizer import Authorizer, StoredAcls
-from sawlog.broker.wire import Key
+from sawlog.broker.wire import ErrorCode, Key
+from sawlog.store.base import TopicPartition
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.serving import Node
 
 Body = dict[str, Any]
+NO_MEMBER = Sender()
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Asked:
         self._threads = ThreadPoolExecutor(4)
         self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[Body]] = []
+        #: Offsets of the only transaction, by group.
+        self.staged: dict[str, dict[TopicPartition, NewOffset]] = {}
         #: Calls of the thread pool.
         self.runs = 0
         loop = asyncio.get_running_loop()
@@ -63,7 +69,9 @@ class Asked:
             run=run,
             server=SimpleNamespace(advertised="127.0.0.1:9092"),
             nodes=SimpleNamespace(coordinates=lambda kind, name: True),
+            transactions=SimpleNamespace(pending=lambda group: frozenset(self.staged.get(group, ()))),
         )
+        self.transactions = served.transactions
         self.groups = Coordinator(served)  # type: ignore[arg-type]
         self.authorizer = Authorizer(StoredAcls(store._registry), run, ())
         self.authorizer.is_open = True
@@ -102,6 +110,30 @@ class Asked:
         """The members of a group."""
         found = self.groups._entries.get(group)
         return [] if found is None else [*found.classic.members, *found.consumers.members]
+
+    # --- a transaction
+
+    async def stage(
+        self, group: str, offsets: dict[TopicPartition, NewOffset], sender: Sender = NO_MEMBER
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Add offsets to the transaction, as the transaction coordinator does."""
+        async with self.groups.staging(group, offsets, sender) as codes:
+            fit = {each: new for each, new in offsets.items() if codes[each] is ErrorCode.NONE}
+            self.staged.setdefault(group, {}).update(fit)
+        return codes
+
+    def restart(self, group: str, offsets: dict[TopicPartition, NewOffset]) -> None:
+        """Find a transaction that a broker left behind."""
+        self.staged = {group: offsets}
+        self.groups.hold(group)
+
+    async def complete(self, *, commit: bool, mark: str = "1") -> None:
+        """End the transaction."""
+        if commit:
+            await self.groups.commit_transaction(self.staged, ("payments", mark))
+        ended, self.staged = self.staged, {}
+        for group in ended:
+            self.groups.release(group)
 
     # --- a consumer
 

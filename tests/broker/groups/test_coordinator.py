@@ -352,12 +352,10 @@ async def test_closing_the_coordinator_releases_every_group(store: DirectoryStor
 @in_loop
 async def test_offsets_of_a_transaction_are_pending_until_it_ends(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
-        groups = broker.groups
         await broker.commit({ORDERS: 1})
         for commit, expected in ((False, 1), (True, 6)):
-            codes = await groups.stage_offsets(17, "billing", {ORDERS: NewOffset(6, 0, "in a transaction")})
+            codes = await broker.stage("billing", {ORDERS: NewOffset(6, 0, "in a transaction")})
             assert codes == {ORDERS: E.NONE}
-            assert groups.pending_offsets("billing") == {ORDERS}
             assert (await broker.committed(ORDERS))[ORDERS][0] == 1
             for version in (7, 9):
                 found = await broker.committed(ORDERS, ("orders", 1), version=version, require_stable=True)
@@ -365,8 +363,8 @@ async def test_offsets_of_a_transaction_are_pending_until_it_ends(store: Directo
                 assert found["orders", 1][3] == E.NONE
                 found = await broker.committed(version=version, require_stable=True)
                 assert found[ORDERS][3] == E.UNSTABLE_OFFSET_COMMIT
-            await groups.complete_offsets(17, commit)
-            assert groups.pending_offsets("billing") == frozenset()
+            await broker.complete(commit=commit)
+            assert not broker.staged
             assert (await broker.committed(ORDERS, require_stable=True))[ORDERS][0] == expected
         assert (await broker.committed(ORDERS))[ORDERS] == (6, "in a transaction", 0, 0)
 
@@ -376,29 +374,29 @@ async def test_invalid_offsets_of_a_transaction_are_refused_when_staged(store: D
     async with Asked(store) as broker:
         joined = await member(broker)
         offsets = {ORDERS: NewOffset(1), ("nothing", 0): NewOffset(1), ("orders", 1): NewOffset(1, -1, "x" * 5000)}
-        stage = broker.groups.stage_offsets
-        assert await stage(1, "billing", offsets) == {
+        stage = broker.stage
+        assert await stage("billing", offsets) == {
             ORDERS: E.NONE,
             ("nothing", 0): E.UNKNOWN_TOPIC_OR_PARTITION,
             ("orders", 1): E.OFFSET_METADATA_TOO_LARGE,
         }
         one = {ORDERS: NewOffset(1)}
-        assert await stage(1, "billing", one, Sender("nobody", generation=1)) == {ORDERS: E.UNKNOWN_MEMBER_ID}
-        late = await stage(1, "billing", one, Sender(joined["member_id"], generation=0))
+        assert await stage("billing", one, Sender("nobody", generation=1)) == {ORDERS: E.UNKNOWN_MEMBER_ID}
+        late = await stage("billing", one, Sender(joined["member_id"], generation=0))
         assert late == {ORDERS: E.ILLEGAL_GENERATION}
-        assert await stage(1, "", one) == {ORDERS: E.INVALID_GROUP_ID}
+        assert await stage("", one) == {ORDERS: E.INVALID_GROUP_ID}
         with store.consumer("embedded", ["orders"]):
-            assert await stage(1, "embedded", one) == {ORDERS: E.UNKNOWN_MEMBER_ID}
+            assert await stage("embedded", one) == {ORDERS: E.UNKNOWN_MEMBER_ID}
 
 
 @in_loop
 async def test_no_consumer_joins_while_a_transaction_holds_offsets_of_the_group(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
-        await broker.groups.stage_offsets(17, "billing", {ORDERS: NewOffset(6)})
+        await broker.stage("billing", {ORDERS: NewOffset(6)})
         with pytest.raises(GroupActive):
             store.consumer("billing", ["orders"])
         assert await broker.groups.delete("billing") == E.NON_EMPTY_GROUP
-        await broker.groups.complete_offsets(17, True)
+        await broker.complete(commit=True)
         await until(lambda: store.groups._served_at("billing") is None)
         with store.consumer("billing", ["orders"]) as consumer:
             assert consumer.position("orders", 0) == 6
@@ -407,11 +405,11 @@ async def test_no_consumer_joins_while_a_transaction_holds_offsets_of_the_group(
 @in_loop
 async def test_no_consumer_joins_after_a_restart_while_a_transaction_holds_offsets(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
-        broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(6)})
+        broker.restart("billing", {ORDERS: NewOffset(6)})
         await until(lambda: store.groups._served_at("billing") is not None)
         with pytest.raises(GroupActive):
             store.consumer("billing", ["orders"])
-        await broker.groups.complete_offsets(17, True)
+        await broker.complete(commit=True)
         await until(lambda: store.groups._served_at("billing") is None)
         with store.consumer("billing", ["orders"]) as consumer:
             assert consumer.position("orders", 0) == 6
@@ -421,8 +419,8 @@ async def test_no_consumer_joins_after_a_restart_while_a_transaction_holds_offse
 async def test_a_consumer_that_joined_while_no_broker_ran_stays_in_the_group(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"]) as consumer:
         async with Asked(store) as broker:
-            broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(6)})
-            await broker.groups.complete_offsets(17, False)
+            broker.restart("billing", {ORDERS: NewOffset(6)})
+            await broker.complete(commit=False)
             assert len(consumer.poll(0)) == 10
             assert store.groups._served_at("billing") is None
 
@@ -430,15 +428,15 @@ async def test_a_consumer_that_joined_while_no_broker_ran_stays_in_the_group(sto
 @in_loop
 async def test_a_transaction_that_is_completed_again_after_a_crash_moves_nothing_back(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
-        await broker.groups.stage_offsets(17, "billing", {ORDERS: NewOffset(3)})
-        await broker.groups.complete_offsets(17, True, transaction=("payments", "17:1"))
+        await broker.stage("billing", {ORDERS: NewOffset(3)})
+        await broker.complete(commit=True, mark="1")
         await broker.commit({ORDERS: 8})
     async with Asked(store) as broker:
-        broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(3)})
-        await broker.groups.complete_offsets(17, True, transaction=("payments", "17:1"))
+        broker.restart("billing", {ORDERS: NewOffset(3)})
+        await broker.complete(commit=True, mark="1")
         assert (await broker.committed(ORDERS))[ORDERS][0] == 8
-        broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(9)})
-        await broker.groups.complete_offsets(17, True, transaction=("payments", "17:2"))
+        broker.restart("billing", {ORDERS: NewOffset(9)})
+        await broker.complete(commit=True, mark="2")
         assert (await broker.committed(ORDERS))[ORDERS][0] == 9
 
 
@@ -450,11 +448,10 @@ async def test_offsets_that_could_not_be_written_stay_staged(
         raise StorageError(28, "no space left")
 
     async with Asked(store) as broker:
-        await broker.groups.stage_offsets(17, "billing", {ORDERS: NewOffset(3)})
+        await broker.stage("billing", {ORDERS: NewOffset(3)})
         with monkeypatch.context() as patched:
             patched.setattr(type(store.groups), "_commit_together", fail)
             with pytest.raises(StorageError):
-                await broker.groups.complete_offsets(17, True)
-        assert broker.groups.pending_offsets("billing") == {ORDERS}
-        await broker.groups.complete_offsets(17, True)
+                await broker.complete(commit=True)
+        await broker.complete(commit=True)
         assert (await broker.committed(ORDERS))[ORDERS][0] == 3

@@ -136,7 +136,7 @@ WRONG = {
     'broker = "x:1"\ntls = false\ntls_ca = "none"': "settings of TLS",
     'broker = "x:1"\nno_such = 1': "unknown setting 'no_such'",
     'broker = "x:1"\nuser = 1': "user must be a text",
-    'password = "hunter2': "it is not TOML",
+    'password = "hunter2': "is not TOML",
 }
 
 
@@ -146,7 +146,7 @@ def test_an_error_in_a_file_does_not_reveal_its_secrets(tmp_path: Path, text: st
     file.write_text(text)
     with pytest.raises(InvalidConfig) as found:
         read_access(file, lambda user: "asked")
-    assert str(found.value).startswith(f"{file}: ")
+    assert str(found.value).startswith(str(file))
     assert WRONG[text] in str(found.value)
     assert "hunter2" not in str(found.value)
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -25,7 +26,6 @@ from .classic_group import ClassicGroup
 from .consumer_group import JOIN_EPOCH, ConsumerGroup, HeartbeatRequest, HeartbeatResponse, TopicInfo
 from .entry import GroupClaim, GroupEntry
 from .members import (
-    NO_MEMBER,
     DeadlineTimer,
     JoinRequest,
     JoinResponse,
@@ -39,7 +39,6 @@ from .stored import (
     GroupSummary,
     NewOffset,
     OffsetCommit,
-    PendingOffsets,
     TopicLookup,
     missing_partitions,
     stored_group,
@@ -65,7 +64,6 @@ class Coordinator:
         self._store, self._run = broker.store, broker.run
         self._loop, self._config = broker.loop, broker.config
         self._commits = CommitQueue(broker)
-        self._staged = PendingOffsets()
         self._entries: dict[str, GroupEntry] = {}
         self._is_stopping = False
         #: Claims being taken again after a restart.
@@ -112,7 +110,7 @@ class Coordinator:
         """Return whether a group has members, or a transaction will commit its offsets. Then no other process may admit
         members to it."""
         entry = self._entries.get(name)
-        return (entry is not None and not entry.is_empty) or bool(self._staged.pending(name))
+        return (entry is not None and not entry.is_empty) or bool(self._broker.transactions.pending(name))
 
     def _is_held(self, name: str) -> bool:
         """Return whether this broker holds the claim on a group."""
@@ -120,10 +118,9 @@ class Coordinator:
         return entry is not None and entry.claim.is_held
 
     def _emptied(self, name: str) -> None:
-        entry = self._entries.get(name)
-        if entry is not None:
-            entry.claim.release_if_unused()
-            entry.forgetting.set(self._config.group_empty_ms)
+        if name in self._entries:
+            self.release(name)
+            self._entries[name].forgetting.set(self._config.group_empty_ms)
 
     def _forget(self, name: str) -> None:
         """Drop a group that has not been used for a while. Its offsets are in the store."""
@@ -300,10 +297,6 @@ class Coordinator:
         await self._commits.flush()
         return await self._run(read)
 
-    def pending_offsets(self, name: str) -> frozenset[TopicPartition]:
-        """Return the partitions whose offsets a pending transaction will change."""
-        return self._staged.pending(name)
-
     async def delete_offsets(
         self, name: str, partitions: Iterable[TopicPartition]
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
@@ -332,67 +325,58 @@ class Coordinator:
 
     # --- offsets of transactions
 
-    def stage_in(self, staged: PendingOffsets) -> None:
-        """Use this object for the offsets of pending transactions."""
-        self._staged = staged
-
-    async def stage_offsets(
-        self, producer_id: int, name: str, offsets: Mapping[TopicPartition, NewOffset], sender: Sender = NO_MEMBER
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Process a TxnOffsetCommit request: offsets to commit with the producer's transaction.
-
-        They are kept in memory. The caller makes them durable with the transaction, and passes them to
-        `restage_offsets` after a restart, before it completes the transaction and before clients are served.
-        """
+    @asynccontextmanager
+    async def staging(
+        self, name: str, offsets: Mapping[TopicPartition, NewOffset], sender: Sender
+    ) -> AsyncIterator[dict[TopicPartition, ErrorCode]]:
+        """Check a TxnOffsetCommit request and yield its error codes. In this block the caller stores the offsets whose
+        code is NONE with the transaction, so that they become pending; the group is held meanwhile."""
         error = self._commit_error(name, sender, offsets, transactional=True)
         if error is not ErrorCode.NONE:
-            return dict.fromkeys(offsets, error)
+            yield dict.fromkeys(offsets, error)
+            return
         codes = {**dict.fromkeys(offsets, ErrorCode.NONE), **self._unfit(offsets)}
         missing = await self._run(missing_partitions, self._store, list(offsets))
         codes.update(dict.fromkeys(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        fit = {partition: new for partition, new in offsets.items() if codes[partition] is ErrorCode.NONE}
-        try:
-            async with self._entry(name).claim.held():
-                if fit:
-                    self._staged.add(producer_id, name, fit)
-        except GroupActive as active:
-            _logger.warning("offsets of a transaction were refused: %s", active)
-            codes.update(dict.fromkeys(fit, ErrorCode.UNKNOWN_MEMBER_ID))
-        return codes
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._entry(name).claim.held())
+            except GroupActive as active:
+                _logger.warning("offsets of a transaction were refused: %s", active)
+                fit = [partition for partition, code in codes.items() if code is ErrorCode.NONE]
+                codes.update(dict.fromkeys(fit, ErrorCode.UNKNOWN_MEMBER_ID))
+            yield codes
 
-    def restage_offsets(self, producer_id: int, name: str, offsets: Mapping[TopicPartition, NewOffset]) -> None:
-        """Restore the offsets of a pending transaction after a restart, without checking them again. Consumers that
-        joined the group directly while no broker was running stay in it; no others can join."""
-        self._staged.add(producer_id, name, offsets)
+    async def commit_transaction(
+        self, offsets: Mapping[str, Mapping[TopicPartition, NewOffset]], transaction: tuple[str, str]
+    ) -> None:
+        """Commit the offsets of a transaction durably, by group, all or nothing. Raise the store's error on failure.
+
+        `transaction` is its name and a mark that differs for each transaction of that name: its offsets are committed
+        only once, even if this is called again after a crash and the groups have moved on since.
+        """
+        await self._commits.write_atomically(
+            [OffsetCommit(name, each, transaction=transaction) for name, each in offsets.items()]
+        )
+
+    def release(self, name: str) -> None:
+        """Release the claim on a group soon, unless it is needed: a transaction with its offsets has ended."""
+        if (entry := self._entries.get(name)) is not None:
+            entry.claim.release_if_unused()
+
+    def hold(self, name: str) -> None:
+        """Take the claim on a group again, which a pending transaction needs after a restart. Consumers that joined the
+        group directly while no broker was running stay in it; no others can join."""
         holding = asyncio.ensure_future(self._hold(name))
         self._holding.add(holding)
         holding.add_done_callback(self._holding.discard)
 
     async def _hold(self, name: str) -> None:
-        """Claim a group as long as it is needed."""
         try:
             async with self._entry(name).claim.held():
                 pass
         except SawlogError as error:
             _logger.warning("a transaction will move the group %r, which is in use: %s", name, error)
-
-    async def complete_offsets(
-        self, producer_id: int, commit: bool, *, transaction: tuple[str, str] | None = None
-    ) -> None:
-        """Commit the offsets of a producer's transaction durably, or drop them.
-
-        May be called again after a crash. With the transaction's name and a mark that differs for each transaction of
-        that name, its offsets are committed only once, even if the group has moved on since. Raises the store's error
-        if they cannot be written; they remain pending then.
-        """
-        if commit:
-            staged = self._staged.of(producer_id)
-            await self._commits.write_atomically(
-                [OffsetCommit(name, dict(offsets), transaction=transaction) for name, offsets in staged.items()]
-            )
-        for name in self._staged.drop(producer_id):
-            if (entry := self._entries.get(name)) is not None:
-                entry.claim.release_if_unused()
 
     # --- describing and deleting
 

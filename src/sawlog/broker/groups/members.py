@@ -162,16 +162,13 @@ class SyncResponse:
 
 
 class Sender(NamedTuple):
-    """The sender of a request, as it identifies itself. Without an id and a generation it is not a member."""
+    """The sender of a request, as it identifies itself. Without an id and a generation it is not a member, but a tool, or
+    a program that assigns its partitions itself."""
 
     member_id: str = ""
     instance_id: str | None = None
     #: Generation, or member epoch.
     generation: int = -1
-
-
-#: A tool, or a program that assigns its partitions itself.
-NO_MEMBER = Sender()
 
 
 class DeadlineTimer:

@@ -197,29 +197,6 @@ def _code(is_there: bool) -> ErrorCode:
     return ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-class PendingOffsets:
-    """Offsets of transactions that have not ended. In memory: the transaction log makes them durable."""
-
-    def __init__(self) -> None:
-        self._staged: dict[int, dict[str, dict[TopicPartition, NewOffset]]] = {}
-
-    def add(self, producer_id: int, group: str, offsets: Mapping[TopicPartition, NewOffset]) -> None:
-        """Add offsets that a producer commits with its transaction."""
-        self._staged.setdefault(producer_id, {}).setdefault(group, {}).update(offsets)
-
-    def of(self, producer_id: int) -> Mapping[str, Mapping[TopicPartition, NewOffset]]:
-        """Return the offsets of a producer's transaction, by group."""
-        return self._staged.get(producer_id, {})
-
-    def drop(self, producer_id: int) -> Iterable[str]:
-        """Drop the offsets of a producer; return the affected groups."""
-        return list(self._staged.pop(producer_id, ()))
-
-    def pending(self, group: str) -> frozenset[TopicPartition]:
-        """Return the partitions of a group with offsets in a pending transaction."""
-        return frozenset(partition for groups in self._staged.values() for partition in groups.get(group, ()))
-
-
 # --- in a thread
 
 

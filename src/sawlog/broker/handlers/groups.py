@@ -452,7 +452,7 @@ async def _fetched(context: Context, group: Body, stable: bool) -> Body:
     if error is not ErrorCode.NONE:
         return {"group_id": name, "topics": [], "error_code": error}
     wanted: Sequence[Body] | None = group["topics"]
-    unstable = groups.pending_offsets(name) if stable else frozenset[TopicPartition]()
+    unstable = context.broker.transactions.pending(name) if stable else frozenset[TopicPartition]()
 
     def offset(partition: TopicPartition) -> Body:
         if partition in unstable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -96,7 +95,6 @@ async def add_offsets_to_txn(context: Context, request: Body) -> Body:
 @handles(Key.TXN_OFFSET_COMMIT, WRITE_TRANSACTION, READ_GROUP)
 async def txn_offset_commit(context: Context, request: Body) -> Body:
     """Add offsets to commit with the transaction. Needs READ on each topic."""
-    producer_id, group = request["producer_id"], request["group_id"]
     offsets: dict[TopicPartition, NewOffset] = {}
     denied: dict[TopicPartition, ErrorCode] = {}
     for topic in request["topics"]:
@@ -107,16 +105,17 @@ async def txn_offset_commit(context: Context, request: Body) -> Body:
                 offsets[place] = NewOffset.of(part)
             else:
                 denied[place] = error.code
-
-    def stage() -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
-        sender = Sender(request["member_id"], request["group_instance_id"], request["generation_id"])
-        return asyncio.ensure_future(context.broker.groups.stage_offsets(producer_id, group, offsets, sender))
-
     codes: dict[TopicPartition, ErrorCode] = {}
     try:
         if offsets:
+            sender = Sender(request["member_id"], request["group_instance_id"], request["generation_id"])
             codes = await context.broker.transactions.commit_offsets(
-                request["transactional_id"], producer_id, request["producer_epoch"], group, offsets, stage
+                request["transactional_id"],
+                request["producer_id"],
+                request["producer_epoch"],
+                request["group_id"],
+                offsets,
+                sender,
             )
     except SawlogError as failure:
         codes = dict.fromkeys(offsets, known_code_of(failure, context.header))
