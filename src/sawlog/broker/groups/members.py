@@ -162,8 +162,8 @@ class SyncResponse:
 
 
 class Sender(NamedTuple):
-    """The sender of a request, as it identifies itself. Without an id and a generation it is not a member, but a tool, or
-    a program that assigns its partitions itself."""
+    """The sender of a request, as it identifies itself. Without an id and a generation it is not a member: it is a tool,
+    or a program that assigns its partitions itself."""
 
     member_id: str = ""
     instance_id: str | None = None

@@ -16,47 +16,39 @@ from ...store.base import TopicPartition
 from ...store.groups import Committed
 from ..groups.consumer_group import ConsumerGroup, ConsumerMember, HeartbeatRequest
 from ..groups.members import JoinRequest, Sender, SyncRequest, by_topic
-from ..groups.stored import GroupSummary, NewOffset
+from ..groups.stored import NewOffset
 from ..membership import Kind
 from ..security.acls import Operation, Resource
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import NOT_ASKED
-from . import READ_GROUP, Body, Context, KafkaError, Requirement, handles
+from . import READ_GROUP, Body, Context, KafkaError, Requirement, answer_each, handles
 
 #: Key types of FindCoordinator.
 _KEY_TYPES: dict[int, tuple[Kind, Resource]] = {
     0: ("group", Resource.GROUP),
     1: ("transaction", Resource.TRANSACTIONAL_ID),
 }
-_NOWHERE = {"node_id": -1, "host": "", "port": -1}
 #: From this version on, requests for offsets have topic ids.
 _BY_ID = 10
 
 
 @handles(Key.FIND_COORDINATOR)
-def find_coordinator(context: Context, request: Body) -> Body:
+async def find_coordinator(context: Context, request: Body) -> Body:
     """Return the coordinator of each key. Needs DESCRIBE on each group or transactional id."""
+
+    async def find(key: str, answer: Body) -> None:
+        if request["key_type"] not in _KEY_TYPES:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown coordinator type {request['key_type']}")
+        kind, resource = _KEY_TYPES[request["key_type"]]
+        context.require(Operation.DESCRIBE, resource, key)
+        node = context.broker.nodes.of(kind, key, context.advertised)
+        answer.update(node_id=node.id, host=node.host, port=node.port)
+
     if context.header.version >= 4:
-        return {"coordinators": [{"key": key, **_found(context, request, key)} for key in request["coordinator_keys"]]}
-    return _found(context, request, request["key"])
-
-
-def _found(context: Context, request: Body, key: str) -> Body:
-    if request["key_type"] not in _KEY_TYPES:
-        why = f"unknown coordinator type {request['key_type']}"
-        return {**_NOWHERE, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
-    kind, resource = _KEY_TYPES[request["key_type"]]
-    denied = context.denial(Operation.DESCRIBE, resource, key)
-    if denied is not None:
-        return {**_NOWHERE, "error_code": denied.code, "error_message": str(denied)}
-    node = context.broker.nodes.of(kind, key, context.advertised)
-    return {
-        "node_id": node.id,
-        "host": node.host,
-        "port": node.port,
-        "error_code": ErrorCode.NONE,
-        "error_message": None,
-    }
+        return await answer_each(Key.FIND_COORDINATOR, request, find)
+    answer: Body = {}
+    await find(request["key"], answer)
+    return answer
 
 
 @handles(Key.JOIN_GROUP, READ_GROUP)
@@ -170,44 +162,18 @@ async def list_groups(context: Context, request: Body) -> Body:
 @handles(Key.DESCRIBE_GROUPS)
 async def describe_groups(context: Context, request: Body) -> Body:
     """Return members with their assignments. Needs DESCRIBE on each group."""
-    groups: list[Body] = []
-    for name in request["groups"]:
-        denied = context.denial(Operation.DESCRIBE, Resource.GROUP, name)
-        if denied is not None:
-            groups.append(_hidden(name, denied))
-            continue
+
+    async def describe(name: str, answer: Body) -> None:
+        context.require(Operation.DESCRIBE, Resource.GROUP, name)
+        answer["authorized_operations"] = _operations(context, request, name)
         found = await context.broker.groups.describe(name)
-        groups.append(_described(context, name, found, operations_of(context, request, name)))
-    return {"groups": groups}
-
-
-def _hidden(name: str, error: KafkaError) -> Body:
-    """Describe a group that the client may not describe."""
-    return {"error_code": error.code, "error_message": str(error), "group_id": name}
-
-
-def operations_of(context: Context, request: Body, name: str) -> int:
-    """Return the operations that the client may perform on a group, if requested."""
-    return context.operations(Resource.GROUP, name) if request["include_authorized_operations"] else NOT_ASKED
-
-
-def _described(context: Context, name: str, found: GroupSummary | None, operations: int) -> Body:
-    if found is None or found.type != "classic":  # ConsumerGroupDescribe describes those
-        is_told = context.header.version >= 6
-        return {
-            "error_code": ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.NONE,
-            "error_message": f"no group {name!r} of the classic protocol" if is_told else None,
-            "group_id": name,
-            "group_state": "Dead",
-            "authorized_operations": operations,
-        }
-    return {
-        "error_code": ErrorCode.NONE,
-        "group_id": name,
-        "group_state": found.state,
-        "protocol_type": found.protocol_type,
-        "protocol_data": found.protocol,
-        "members": [
+        if found is None or found.type != "classic":  # ConsumerGroupDescribe describes those
+            answer["group_state"] = "Dead"
+            if context.header.version >= 6:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"no group {name!r} of the classic protocol")
+            return
+        answer.update(group_state=found.state, protocol_type=found.protocol_type, protocol_data=found.protocol)
+        answer["members"] = [
             {
                 "member_id": each.id,
                 "group_instance_id": each.instance_id,
@@ -217,20 +183,25 @@ def _described(context: Context, name: str, found: GroupSummary | None, operatio
                 "member_assignment": each.assignment,
             }
             for each in found.members
-        ],
-        "authorized_operations": operations,
-    }
+        ]
+
+    return await answer_each(Key.DESCRIBE_GROUPS, request, describe)
+
+
+def _operations(context: Context, request: Body, name: str) -> int:
+    """Return the operations that the client may perform on a group, if requested."""
+    return context.operations(Resource.GROUP, name) if request["include_authorized_operations"] else NOT_ASKED
 
 
 @handles(Key.DELETE_GROUPS)
 async def delete_groups(context: Context, request: Body) -> Body:
     """Delete groups without members, with their offsets. Needs DELETE on each group."""
-    results: list[Body] = []
-    for name in dict.fromkeys(request["groups_names"]):
-        denied = context.denial(Operation.DELETE, Resource.GROUP, name)
-        code = await context.broker.groups.delete(name) if denied is None else denied.code
-        results.append({"group_id": name, "error_code": code})
-    return {"results": results}
+
+    async def delete(name: str, answer: Body) -> None:
+        context.require(Operation.DELETE, Resource.GROUP, name)
+        answer["error_code"] = await context.broker.groups.delete(name)
+
+    return await answer_each(Key.DELETE_GROUPS, {"groups_names": dict.fromkeys(request["groups_names"])}, delete)
 
 
 # --- groups whose partitions the broker assigns
@@ -289,19 +260,28 @@ def _partitions(topics: Iterable[Body]) -> frozenset[TopicPartition]:
 async def consumer_group_describe(context: Context, request: Body) -> Body:
     """Return members with their current and target assignments. Needs DESCRIBE on each group and all of its topics."""
     names = {id.hex(): name for name, id in (await context.broker.groups.topic_ids()).items()}
-    groups: list[Body] = []
-    for name in request["group_ids"]:
-        denied = context.denial(Operation.DESCRIBE, Resource.GROUP, name)
-        if denied is not None:
-            groups.append(_hidden(name, denied))
-            continue
+
+    async def describe(name: str, answer: Body) -> None:
+        context.require(Operation.DESCRIBE, Resource.GROUP, name)
         group = context.broker.groups.consumer_group(name)
-        made = _consumer_group(name, group, names, operations_of(context, request, name))
-        if not all(map(context.sees, _topics_of(made["members"]))):
+        if group is None:
+            answer["authorized_operations"] = _operations(context, request, name)
+            why = f"no group {name!r} whose partitions the broker assigns"
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, why)
+        members = [_member(each, group, names) for each in group.members]
+        if not all(map(context.sees, _topics_of(members))):
             why = f"{context.principal} is not allowed to describe all topics of the group"
-            made = _hidden(name, KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why))
-        groups.append(made)
-    return {"groups": groups}
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why)
+        answer.update(
+            group_state=group.state,
+            group_epoch=group.epoch,
+            assignment_epoch=group.assignment_epoch,
+            assignor_name=group.assignor,
+            members=members,
+            authorized_operations=_operations(context, request, name),
+        )
+
+    return await answer_each(Key.CONSUMER_GROUP_DESCRIBE, request, describe)
 
 
 def _topics_of(members: Iterable[Body]) -> set[str]:
@@ -312,27 +292,6 @@ def _topics_of(members: Iterable[Body]) -> set[str]:
         for assigned in (member["assignment"], member["target_assignment"]):
             found.update(each["topic_name"] for each in assigned["topic_partitions"])
     return found
-
-
-def _consumer_group(name: str, group: ConsumerGroup | None, names: Mapping[str, str], operations: int) -> Body:
-    if group is None:
-        return {
-            "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
-            "error_message": f"no group {name!r} whose partitions the broker assigns",
-            "group_id": name,
-            "members": [],
-            "authorized_operations": operations,
-        }
-    return {
-        "error_code": ErrorCode.NONE,
-        "group_id": name,
-        "group_state": group.state,
-        "group_epoch": group.epoch,
-        "assignment_epoch": group.assignment_epoch,
-        "assignor_name": group.assignor,
-        "members": [_member(each, group, names) for each in group.members],
-        "authorized_operations": operations,
-    }
 
 
 def _member(member: ConsumerMember, group: ConsumerGroup, names: Mapping[str, str]) -> Body:

@@ -9,12 +9,22 @@ from collections.abc import Iterable
 from ...clock import now_ms
 from ...errors import SawlogError
 from ...store.base import Partition, TopicPartition
-from ..groups.members import Sender
+from ..groups.members import Sender, by_topic
 from ..groups.stored import NewOffset
 from ..security.acls import Operation, Resource
 from ..transactions import TransactionState
 from ..wire.errors import ErrorCode, Key
-from . import READ_GROUP, WRITE_TRANSACTION, Body, Context, KafkaError, answer_partitions, handles, known_code_of
+from . import (
+    READ_GROUP,
+    WRITE_TRANSACTION,
+    Body,
+    Context,
+    KafkaError,
+    answer_each,
+    answer_partitions,
+    handles,
+    known_code_of,
+)
 
 
 @handles(Key.INIT_PRODUCER_ID, WRITE_TRANSACTION)
@@ -160,32 +170,22 @@ async def list_transactions(context: Context, request: Body) -> Body:
 async def describe_transactions(context: Context, request: Body) -> Body:
     """Return the details of transactional ids. Needs DESCRIBE on each of them, and on the topics that are told."""
     entries = context.broker.transactions.entries()
-    found: list[Body] = []
-    for name in request["transactional_ids"]:
-        entry, denied = entries.get(name), context.denial(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name)
-        if denied is not None:
-            found.append({"transactional_id": name, "error_code": denied.code})
-            continue
-        if entry is None:
-            found.append({"transactional_id": name, "error_code": ErrorCode.TRANSACTIONAL_ID_NOT_FOUND})
-            continue
-        topics: defaultdict[str, list[int]] = defaultdict(list)
-        for topic, _, number in entry.partitions:
-            if context.sees(topic):
-                topics[topic].append(number)
-        found.append(
-            {
-                "transactional_id": name,
-                "error_code": ErrorCode.NONE,
-                "transaction_state": entry.state.value,
-                "transaction_timeout_ms": entry.timeout_ms,
-                "transaction_start_time_ms": entry.started_ms if entry.state is TransactionState.ONGOING else -1,
-                "producer_id": entry.producer_id,
-                "producer_epoch": entry.epoch,
-                "topics": [{"topic": topic, "partitions": sorted(numbers)} for topic, numbers in topics.items()],
-            }
+
+    async def describe(name: str, answer: Body) -> None:
+        context.require(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name)
+        if (entry := entries.get(name)) is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        topics = by_topic((topic, number) for topic, _, number in entry.partitions if context.sees(topic))
+        answer.update(
+            transaction_state=entry.state.value,
+            transaction_timeout_ms=entry.timeout_ms,
+            transaction_start_time_ms=entry.started_ms if entry.state is TransactionState.ONGOING else -1,
+            producer_id=entry.producer_id,
+            producer_epoch=entry.epoch,
+            topics=[{"topic": topic, "partitions": numbers} for topic, numbers in topics.items()],
         )
-    return {"transaction_states": found}
+
+    return await answer_each(Key.DESCRIBE_TRANSACTIONS, request, describe)
 
 
 @handles(Key.DESCRIBE_PRODUCERS)
