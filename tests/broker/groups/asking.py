@@ -108,7 +108,7 @@ class Asked:
 
     def members(self, group: str = "billing") -> list[Any]:
         """The members of a group."""
-        found = self.groups._entries.get(group)
+        found = self.groups._groups.get(group)
         return [] if found is None else [*found.classic.members, *found.consumers.members]
 
     # --- a transaction

@@ -320,7 +320,7 @@ async def test_members_that_come_and_go_at_once_never_meet_a_consumer(store: Dir
             return entered
 
         await asyncio.gather(*(coming_and_going() for _ in range(4)), asyncio.to_thread(consuming))
-        await until(lambda: broker.groups._entry("billing").claim.is_idle)
+        await until(lambda: broker.groups._group("billing").claim.is_idle)
         store.consumer("billing", ["orders"]).close()
 
 
@@ -332,7 +332,7 @@ async def test_a_client_that_gives_up_while_the_group_is_taken_leaves_nothing(st
             joining = broker.begin(Key.JOIN_GROUP, 3, **request, protocols=[{"name": "range", "metadata": b""}])
             await asyncio.sleep(0)
             joining.cancel()
-        await until(lambda: broker.groups._entry("billing").claim.is_idle and not broker.members())
+        await until(lambda: broker.groups._group("billing").claim.is_idle and not broker.members())
         store.consumer("billing", ["orders"]).close()
 
 

@@ -467,5 +467,5 @@ async def test_a_group_whose_members_left_is_empty_until_it_is_deleted_or_forgot
         made = await broker.ask(Key.DELETE_GROUPS, groups_names=["deleted"])
         assert made["results"][0]["error_code"] == E.NONE
         assert await state("deleted") == "Dead"
-        await until(lambda: not list(broker.groups._entries))
+        await until(lambda: not list(broker.groups._groups))
         assert await state("forgotten") == "Dead"

@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -36,14 +37,15 @@ from ..wire.errors import ErrorCode
 from .members import (
     CONSUMER,
     ClassicMember,
-    ClassicMembers,
     DeadlineTimer,
     JoinRequest,
     JoinResponse,
+    Members,
     Protocols,
     SyncRequest,
     SyncResponse,
     same_topics,
+    subscribed_topics,
 )
 
 _logger = logging.getLogger("sawlog.broker.groups")
@@ -90,7 +92,11 @@ class ClassicGroup:
         self._config = config
         #: Called when the last member is gone and no new id is outstanding.
         self._on_empty = on_empty
-        self._members = ClassicMembers()
+        self._members = Members[ClassicMember]()
+        #: Kind of group, "consumer" for consumers: common to all members, and kept when the last one leaves.
+        self.protocol_type: str | None = None
+        #: Id of the member that assigns partitions.
+        self.leader: str | None = None
         #: Ids given to new members that have not come back with them yet.
         self._awaited_ids: dict[str, DeadlineTimer] = {}
         #: Timeouts: for members to join, to request their assignment, and for more initial members.
@@ -102,16 +108,6 @@ class ClassicGroup:
         self._has_grown = False
 
     # --- properties
-
-    @property
-    def protocol_type(self) -> str | None:
-        """Kind of group: "consumer" for consumers."""
-        return self._members.protocol_type
-
-    @property
-    def leader(self) -> str | None:
-        """Id of the member that assigns partitions."""
-        return self._members.leader
 
     @property
     def is_empty(self) -> bool:
@@ -137,7 +133,14 @@ class ClassicGroup:
     @property
     def topics(self) -> frozenset[str] | None:
         """Topics that the members read; None if unknown, because they are not consumers."""
-        return self._members.topics()
+        found: set[str] = set()
+        for member in self._members:
+            for _, subscription in member.protocols:
+                topics = subscribed_topics(subscription) if self.protocol_type == CONSUMER else None
+                if topics is None:
+                    return None
+                found |= topics
+        return frozenset(found)
 
     # --- joining
 
@@ -169,7 +172,7 @@ class ClassicGroup:
             error = self._members.error(request.member_id, request.instance_id)
             if error is not ErrorCode.NONE:
                 return error
-        if not self._members.is_compatible(request):
+        if not self._is_compatible(request):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         is_known = request.member_id in self._members or self._members.static(request.instance_id) is not None
         if not is_known and len(self._members) >= self._config.group_max_size:
@@ -201,7 +204,7 @@ class ClassicGroup:
             knows_id=bool(request.member_id),
         )
         if not len(self._members):
-            self._members.protocol_type = request.protocol_type
+            self.protocol_type = request.protocol_type
         self._members.add(member)
         self._has_grown = True
         member.session.set(self._config.group_new_member_timeout_ms)
@@ -239,6 +242,8 @@ class ClassicGroup:
         before, old_id, was_leader = member.protocols, member.id, member.id == self.leader
         member.refuse(ErrorCode.FENCED_INSTANCE_ID)
         self._members.rename(member, _new_id(request))
+        if was_leader:
+            self.leader = member.id
         member.update(request)
         _logger.info("group %s: static member %s is back as %s", self.name, request.instance_id, member.id)
         if not member.is_new:
@@ -255,10 +260,32 @@ class ClassicGroup:
 
     def _wants_the_same(self, before: Protocols, after: Protocols) -> bool:
         """Return whether the assignment remains valid for a member that returns with other protocols."""
-        if self._members.elect_protocol() != self.protocol:
+        if self._elect_protocol() != self.protocol:
             return False
         old, new = dict(before).get(self.protocol), dict(after)[self.protocol]
         return old == new or (old is not None and self.protocol_type == CONSUMER and same_topics(old, new))
+
+    def _is_compatible(self, request: JoinRequest) -> bool:
+        """Return whether the joining member has a protocol in common with all others, which all members always have."""
+        if not request.protocol_type or not request.protocols:
+            return False
+        if len(self._members) and request.protocol_type != self.protocol_type:
+            return False
+        static = self._members.static(request.instance_id)
+        me = request.member_id or (None if static is None else static.id)
+        others = [each for each in self._members if each.id != me]
+        return any(all(each.supports(name) for each in others) for name, _ in request.protocols)
+
+    def _elect_protocol(self) -> str:
+        """Return the protocol that most members prefer and all support; the leader's order breaks ties."""
+        everyone = list(self._members)
+        votes = Counter(
+            next(name for name, _ in member.protocols if all(each.supports(name) for each in everyone))
+            for member in everyone
+        )
+        leader = self._members.get(self.leader or "") or everyone[0]
+        order = [name for name, _ in leader.protocols]
+        return max(votes, key=lambda name: (votes[name], -order.index(name)))
 
     def client_gone(self, answer: Callable[[JoinResponse], None]) -> None:
         """Handle a client that disconnected during JoinGroup. A new member that does not know its id cannot come back
@@ -330,8 +357,8 @@ class ClassicGroup:
             self._advance()
             return
         if self.leader not in {each.id for each in joined}:
-            self._members.leader = joined[0].id
-        self.protocol = self._members.elect_protocol()
+            self.leader = joined[0].id
+        self.protocol = self._elect_protocol()
         self.state = GroupState.COMPLETING_REBALANCE
         self._syncing.set(self._rebalance_timeout_ms)
         _logger.info(
@@ -458,9 +485,12 @@ class ClassicGroup:
         self._rebalance()
 
     def _remove(self, member: ClassicMember) -> None:
-        """Remove a member and refuse its pending requests. It may join again as a new member."""
+        """Remove a member and refuse its pending requests. It may join again as a new member. If it was the leader, the
+        oldest remaining member becomes the leader."""
         member.session.stop()
         self._members.remove(member)
+        if self.leader == member.id:
+            self.leader = next((each.id for each in self._members), None)
         member.refuse(ErrorCode.UNKNOWN_MEMBER_ID)
 
     def end(self, error: ErrorCode) -> None:
@@ -471,6 +501,7 @@ class ClassicGroup:
         self._awaited_ids.clear()
         members = list(self._members)
         self._members.clear()
+        self.leader = None
         for member in members:
             member.session.stop()
             member.refuse(error)

@@ -111,7 +111,7 @@ class ConsumerMember:
     rack_id: str | None = None
     rebalance_timeout_ms: int = 300_000
     session_timeout_ms: int = 45_000
-    #: True if it uses the classic protocol: see `ClassicProtocolAdapter`.
+    #: True if it uses the classic protocol: see `Group`.
     is_classic: bool = False
     topics: frozenset[str] = frozenset()
     pattern: str = ""
@@ -306,9 +306,9 @@ class ConsumerGroup:
         """Return the error unless this is a member."""
         return self._members.error(member_id, instance_id)
 
-    def epoch_error(self, member_id: str, epoch: int) -> ErrorCode:
-        """Return the error unless a member with that epoch may fetch offsets."""
-        error = self.member_error(member_id)
+    def epoch_error(self, member_id: str, epoch: int, instance_id: str | None = None) -> ErrorCode:
+        """Return the error unless this is a member with that epoch."""
+        error = self.member_error(member_id, instance_id)
         if error is ErrorCode.NONE and epoch != self._members[member_id].epoch:
             # The classic protocol has no epochs.
             is_classic = self._members[member_id].is_classic

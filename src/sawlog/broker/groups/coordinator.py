@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
@@ -22,11 +21,9 @@ from ...store.base import TopicPartition
 from ...store.groups import Committed
 from ...store.names import check_group_name
 from ..wire.errors import ErrorCode
-from .classic_group import ClassicGroup
 from .consumer_group import JOIN_EPOCH, ConsumerGroup, HeartbeatRequest, HeartbeatResponse, TopicInfo
-from .entry import GroupClaim, GroupEntry
+from .group import Group, GroupClaim
 from .members import (
-    DeadlineTimer,
     JoinRequest,
     JoinResponse,
     Sender,
@@ -51,10 +48,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sawlog.broker.groups")
 
-#: Upper bound of a group's first epoch. librdkafka 2.16 takes the first byte of an epoch for part of the member id
-#: unless it is zero, so no epoch may reach 2**24.
-_FIRST_EPOCHS = 1 << 22
-
 
 class Coordinator:
     """The groups of one broker."""
@@ -64,7 +57,7 @@ class Coordinator:
         self._store, self._run = broker.store, broker.run
         self._loop, self._config = broker.loop, broker.config
         self._commits = CommitQueue(broker)
-        self._entries: dict[str, GroupEntry] = {}
+        self._groups: dict[str, Group] = {}
         self._is_stopping = False
         #: Claims being taken again after a restart.
         self._holding: set[asyncio.Future[None]] = set()
@@ -81,9 +74,9 @@ class Coordinator:
 
     # --- groups
 
-    def _entry(self, name: str) -> GroupEntry:
+    def _group(self, name: str) -> Group:
         """Return a group, created if this broker does not know it."""
-        found = self._entries.get(name)
+        found = self._groups.get(name)
         if found is None:
             claim = GroupClaim(
                 lambda: self._store.claim_group(name, str(self._broker.server.advertised)),
@@ -91,55 +84,52 @@ class Coordinator:
                 is_needed=lambda: self._is_needed(name),
                 before_release=self._commits.flush,
             )
-            forgetting = DeadlineTimer(self._loop, lambda: self._forget(name))
-            found = GroupEntry(
-                name, self._new_classic(name), self._new_consumers(name), claim, forgetting, self._config
+            found = Group(
+                name,
+                self._loop,
+                self._config,
+                claim,
+                on_empty=lambda: self._emptied(name),
+                on_idle=lambda: self._forget(name),
             )
-            self._entries[name] = found
-            forgetting.set(self._config.group_empty_ms)
+            self._groups[name] = found
+            found.forgetting.set(self._config.group_empty_ms)
         return found
-
-    def _new_classic(self, name: str) -> ClassicGroup:
-        return ClassicGroup(name, self._loop, self._config, lambda: self._emptied(name))
-
-    def _new_consumers(self, name: str) -> ConsumerGroup:
-        first_epoch = secrets.randbelow(_FIRST_EPOCHS)
-        return ConsumerGroup(name, self._loop, self._config, lambda: self._emptied(name), first_epoch=first_epoch)
 
     def _is_needed(self, name: str) -> bool:
         """Return whether a group has members, or a transaction will commit its offsets. Then no other process may admit
         members to it."""
-        entry = self._entries.get(name)
-        return (entry is not None and not entry.is_empty) or bool(self._broker.transactions.pending(name))
+        group = self._groups.get(name)
+        return (group is not None and not group.is_empty) or bool(self._broker.transactions.pending(name))
 
     def _is_held(self, name: str) -> bool:
         """Return whether this broker holds the claim on a group."""
-        entry = self._entries.get(name)
-        return entry is not None and entry.claim.is_held
+        group = self._groups.get(name)
+        return group is not None and group.claim.is_held
 
     def _emptied(self, name: str) -> None:
-        if name in self._entries:
+        if name in self._groups:
             self.release(name)
-            self._entries[name].forgetting.set(self._config.group_empty_ms)
+            self._groups[name].forgetting.set(self._config.group_empty_ms)
 
     def _forget(self, name: str) -> None:
         """Drop a group that has not been used for a while. Its offsets are in the store."""
-        entry = self._entries[name]
-        if not self._is_needed(name) and entry.claim.is_idle:
-            del self._entries[name]
+        group = self._groups[name]
+        if not self._is_needed(name) and group.claim.is_idle:
+            del self._groups[name]
         else:
-            entry.forgetting.set(self._config.group_empty_ms)
+            group.forgetting.set(self._config.group_empty_ms)
 
-    # --- members of the classic protocol
+    # --- members
 
     async def join(self, name: str, request: JoinRequest) -> JoinResponse:
         """Answer a JoinGroup request when the next generation begins."""
         refused = self.name_error(name)
         if refused is not ErrorCode.NONE:
             return JoinResponse(refused, request.member_id)
-        if request.member_id and self._entries.get(name) is None:
+        if request.member_id and self._groups.get(name) is None:
             return JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-        entry = self._entry(name)
+        group = self._group(name)
         future: asyncio.Future[JoinResponse] = self._loop.create_future()
 
         def answer(joined: JoinResponse) -> None:
@@ -147,48 +137,41 @@ class Coordinator:
                 future.set_result(joined)
 
         try:
-            async with entry.claim.held():
-                topics = {} if entry.consumers.is_empty else await self._topics_of(entry, _subscribed(request))
-                if not entry.consumers.is_empty:
-                    return entry.mixed.join(request, topics)
-                entry.classic.join(request, answer)
+            async with group.claim.held():
+                read = subscribed_topics(request.protocols[0][1]) if request.protocols else None
+                topics = {} if group.consumers.is_empty else await self._topics_of(group, read)
+                group.join(request, topics, answer)
         except GroupActive as error:
             _logger.warning("client %s may not join: %s", request.client_id, error)
             return JoinResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
         try:
             return await future
         except asyncio.CancelledError:
-            entry.classic.client_gone(answer)
+            group.classic.client_gone(answer)
             raise
 
     async def sync(self, name: str, request: SyncRequest) -> SyncResponse:
         """Answer a SyncGroup request when the leader has assigned."""
-        entry = self._entries.get(name)
-        if entry is None:
+        group = self._groups.get(name)
+        if group is None:
             return SyncResponse(self.name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID)
-        if not entry.consumers.is_empty:
-            return entry.mixed.sync(request)
         future: asyncio.Future[SyncResponse] = self._loop.create_future()
-        entry.classic.sync(request, lambda synced: None if future.done() else future.set_result(synced))
+        group.sync(request, lambda synced: None if future.done() else future.set_result(synced))
         return await future
 
     async def heartbeat(self, name: str, sender: Sender) -> ErrorCode:
         """Answer a Heartbeat request."""
-        entry = self._entries.get(name)
-        if entry is None:
+        group = self._groups.get(name)
+        if group is None:
             return self.name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID
-        if not entry.consumers.is_empty:
-            return entry.mixed.heartbeat(*sender, await self._topics_of(entry))
-        return entry.classic.heartbeat(*sender)
+        return group.heartbeat(sender, {} if group.consumers.is_empty else await self._topics_of(group))
 
     def leave(self, name: str, members: Sequence[tuple[str, str | None]]) -> Sequence[ErrorCode]:
         """Process a LeaveGroup request: (member id, instance id) of each member."""
-        entry = self._entries.get(name)
-        if entry is None:
+        group = self._groups.get(name)
+        if group is None:
             return [self.name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
-        return entry.classic.leave(members) if entry.consumers.is_empty else entry.consumers.remove(members)
-
-    # --- members whose partitions this broker assigns
+        return group.leave(members)
 
     async def consumer_heartbeat(self, name: str, beat: HeartbeatRequest) -> HeartbeatResponse:
         """Answer a ConsumerGroupHeartbeat request."""
@@ -196,42 +179,33 @@ class Coordinator:
         if refused is not ErrorCode.NONE:
             return HeartbeatResponse(refused)
         if beat.epoch != JOIN_EPOCH:
-            entry = self._entries.get(name)
-            if entry is None:
+            group = self._groups.get(name)
+            if group is None:
                 return HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID, "the member has to join again")
-            topics = await self._topics_of(entry, beat.topics, every=bool(beat.pattern))
-            return entry.consumers.heartbeat(beat, topics)
-        entry = self._entry(name)
+            topics = await self._topics_of(group, beat.topics, every=bool(beat.pattern))
+            return group.consumers.heartbeat(beat, topics)
+        group = self._group(name)
         try:
-            async with entry.claim.held():
-                topics = await self._topics_of(entry, beat.topics, every=bool(beat.pattern))
-                if not entry.can_migrate and not entry.classic.is_empty:
-                    kind = entry.classic.protocol_type
-                    return HeartbeatResponse(
-                        ErrorCode.GROUP_ID_NOT_FOUND, f"{name!r} is a group of the classic protocol ({kind})"
-                    )
-                if not entry.classic.is_empty or entry.classic.protocol_type is not None:
-                    members, generation = entry.classic.hand_over(), entry.classic.generation
-                    entry.classic = self._new_classic(name)
-                    entry.mixed.adopt(members, generation, topics)
-                return entry.consumers.heartbeat(beat, topics)
+            async with group.claim.held():
+                topics = await self._topics_of(group, beat.topics, every=bool(beat.pattern))
+                return group.join_consumers(beat, topics)
         except GroupActive as error:
             _logger.warning("client %s may not join: %s", beat.client_id, error)
             return HeartbeatResponse(ErrorCode.GROUP_ID_NOT_FOUND, str(error))
 
     async def _topics_of(
-        self, entry: GroupEntry, more: frozenset[str] | None = None, *, every: bool = False
+        self, group: Group, more: frozenset[str] | None = None, *, every: bool = False
     ) -> Mapping[str, TopicInfo]:
         """Return the topics that members read, and `more`. Other processes change topics, so nothing is cached."""
-        group, classic = entry.consumers, entry.classic.topics
-        names = None if every or group.has_patterns else group.topics | (classic or frozenset()) | (more or frozenset())
+        consumers, classic = group.consumers, group.classic.topics or frozenset()
+        names = None if every or consumers.has_patterns else consumers.topics | classic | (more or frozenset())
         return await self._run(topic_infos, self._store, names)
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """Return a group whose partitions this broker assigns; None if there is none."""
-        entry = self._entries.get(name)
-        found = None if entry is None else entry.summary
-        return entry.consumers if entry is not None and found is not None and found.type == "consumer" else None
+        group = self._groups.get(name)
+        found = None if group is None else group.summary
+        return group.consumers if group is not None and found is not None and found.type == "consumer" else None
 
     # --- offsets
 
@@ -255,9 +229,9 @@ class Coordinator:
         error = self.name_error(name)
         if error is not ErrorCode.NONE:
             return error
-        entry = self._entries.get(name)
-        if entry is not None:
-            return entry.commit_error(sender, partitions, transactional=transactional)
+        group = self._groups.get(name)
+        if group is not None:
+            return group.commit_error(sender, partitions, transactional=transactional)
         # This makes members of both protocols rejoin. Kafka returns other errors here, which Java's KIP-848 consumer
         # treats as fatal; but Kafka still knows its members after a restart.
         return ErrorCode.NONE if sender.generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
@@ -278,8 +252,8 @@ class Coordinator:
         error = self.name_error(name)
         if error is not ErrorCode.NONE or not member_id or epoch < 0:
             return error
-        entry = self._entries.get(name)
-        return ErrorCode.UNKNOWN_MEMBER_ID if entry is None else entry.fetch_error(member_id, epoch)
+        group = self._groups.get(name)
+        return ErrorCode.UNKNOWN_MEMBER_ID if group is None else group.fetch_error(member_id, epoch)
 
     async def fetch(self, name: str, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, Committed]:
         """Return the committed offsets of a group, of these partitions or of all. Offsets of deleted or recreated
@@ -305,10 +279,10 @@ class Coordinator:
         if error is not ErrorCode.NONE:
             return error, {}
         wanted = list(partitions)
-        entry = self._entries.get(name)
-        if (entry is None or entry.summary is None) and name not in await self._run(self._store.groups.list):
+        group = self._groups.get(name)
+        if (group is None or group.summary is None) and name not in await self._run(self._store.groups.list):
             return ErrorCode.GROUP_ID_NOT_FOUND, {}
-        subscribed = frozenset[str]() if entry is None or entry.is_empty else entry.topics
+        subscribed = frozenset[str]() if group is None or group.is_empty else group.topics
         if subscribed is None:
             return ErrorCode.NON_EMPTY_GROUP, {}
         codes = {partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for partition in wanted if partition[0] in subscribed}
@@ -340,7 +314,7 @@ class Coordinator:
         codes.update(dict.fromkeys(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         async with AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(self._entry(name).claim.held())
+                await stack.enter_async_context(self._group(name).claim.held())
             except GroupActive as active:
                 _logger.warning("offsets of a transaction were refused: %s", active)
                 fit = [partition for partition, code in codes.items() if code is ErrorCode.NONE]
@@ -361,8 +335,8 @@ class Coordinator:
 
     def release(self, name: str) -> None:
         """Release the claim on a group soon, unless it is needed: a transaction with its offsets has ended."""
-        if (entry := self._entries.get(name)) is not None:
-            entry.claim.release_if_unused()
+        if (group := self._groups.get(name)) is not None:
+            group.claim.release_if_unused()
 
     def hold(self, name: str) -> None:
         """Take the claim on a group again, which a pending transaction needs after a restart. Consumers that joined the
@@ -373,7 +347,7 @@ class Coordinator:
 
     async def _hold(self, name: str) -> None:
         try:
-            async with self._entry(name).claim.held():
+            async with self._group(name).claim.held():
                 pass
         except SawlogError as error:
             _logger.warning("a transaction will move the group %r, which is in use: %s", name, error)
@@ -384,15 +358,13 @@ class Coordinator:
         """Return all groups: those with members here, and those of the store."""
         await self._commits.flush()
         found = await self._run(stored_groups, self._store)
-        found.update(
-            (entry.name, summary) for entry in self._entries.values() if (summary := entry.summary) is not None
-        )
+        found.update((group.name, summary) for group in self._groups.values() if (summary := group.summary) is not None)
         return [found[name] for name in sorted(found) if self._broker.nodes.coordinates("group", name)]
 
     async def describe(self, name: str) -> GroupSummary | None:
         """Return one group; None if it does not exist."""
-        entry = self._entries.get(name)
-        found = None if entry is None else entry.summary
+        group = self._groups.get(name)
+        found = None if group is None else group.summary
         if found is not None:
             return found
         await self._commits.flush()
@@ -405,12 +377,12 @@ class Coordinator:
             return error
         if self._is_needed(name):
             return ErrorCode.NON_EMPTY_GROUP
-        entry = self._entries.get(name)
-        was_known = entry is not None and entry.summary is not None
-        if entry is not None:
-            entry.end()
-            entry.classic, entry.consumers = self._new_classic(name), self._new_consumers(name)
-            await entry.claim.close()
+        group = self._groups.get(name)
+        was_known = group is not None and group.summary is not None
+        if group is not None:
+            group.end()
+            group.reset()
+            await group.claim.close()
         await self._commits.flush()
         try:
             await self._run(self._store.groups.delete, name)
@@ -425,15 +397,15 @@ class Coordinator:
 
     def give_up_others(self) -> None:
         """Give up groups that another broker coordinates. Their members join there."""
-        for entry in list(self._entries.values()):
-            if entry.claim.is_lost or (entry.claim.is_held and not self._broker.nodes.coordinates("group", entry.name)):
-                _logger.info("group %s is coordinated by another broker", entry.name)
-                del self._entries[entry.name]
-                entry.forgetting.stop()
-                entry.end(ErrorCode.NOT_COORDINATOR)
-                entry.claim.release_if_unused()
+        for group in list(self._groups.values()):
+            if group.claim.is_lost or (group.claim.is_held and not self._broker.nodes.coordinates("group", group.name)):
+                _logger.info("group %s is coordinated by another broker", group.name)
+                del self._groups[group.name]
+                group.forgetting.stop()
+                group.end(ErrorCode.NOT_COORDINATOR)
+                group.claim.release_if_unused()
             else:
-                entry.claim.release_if_unused()  # a transaction may have ended in another process
+                group.claim.release_if_unused()  # a transaction may have ended in another process
 
     # --- shutdown
 
@@ -441,19 +413,14 @@ class Coordinator:
         """Answer pending requests and admit no more members. Clients look for another coordinator, which may be this
         broker after its restart."""
         self._is_stopping = True
-        for entry in self._entries.values():
-            entry.forgetting.stop()
-            entry.end()
+        for group in self._groups.values():
+            group.forgetting.stop()
+            group.end()
 
     async def close(self) -> None:
         """Write accepted commits and release the groups. The store stays open."""
         self.stop()
         await self._commits.flush()
-        for entry in list(self._entries.values()):
-            await entry.claim.close()
-        self._entries.clear()
-
-
-def _subscribed(request: JoinRequest) -> frozenset[str] | None:
-    """Return the topics of a member of the classic protocol."""
-    return subscribed_topics(request.protocols[0][1]) if request.protocols else None
+        for group in list(self._groups.values()):
+            await group.claim.close()
+        self._groups.clear()

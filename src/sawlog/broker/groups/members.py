@@ -1,12 +1,10 @@
 """Members of groups: their requests, responses, subscriptions and timers.
 
-`Members` is the membership of a group of either protocol. `ClassicMembers` adds the two things on which a
-classic group agrees: its leader, and the protocols that all members support. It has no timers and no states. All
-members always have a protocol in common: check `is_compatible` before adding or changing one.
+`Members` is the membership of a group of either protocol.
 
 The classic protocol carries subscriptions and assignments as opaque bytes (`SUBSCRIPTION` and `ASSIGNMENT`). The
 coordinator passes these on unread. It parses them only to find the readers of a topic, to check whether a restarted
-static member wants the same topics, and in a group of both protocols (`ClassicProtocolAdapter`). Other users of the
+static member wants the same topics, and in a group of both protocols (`Group`). Other users of the
 protocol, such as Kafka Connect, store other things there.
 """
 
@@ -162,8 +160,8 @@ class SyncResponse:
 
 
 class Sender(NamedTuple):
-    """The sender of a request, as it identifies itself. Without an id and a generation it is not a member: it is a tool,
-    or a program that assigns its partitions itself."""
+    """The sender of a request, as it identifies itself. Without id and generation it is not a member: a tool, or a program
+    that assigns its partitions itself."""
 
     member_id: str = ""
     instance_id: str | None = None
@@ -323,6 +321,12 @@ class Members(Generic[_M]):
         if member.instance_id is not None and self._static.get(member.instance_id) == member.id:
             del self._static[member.instance_id]
 
+    def rename(self, member: _M, member_id: str) -> None:
+        """Give a static member a new id. It keeps its position."""
+        member.id = member_id
+        self._members = {each.id: each for each in self._members.values()}
+        self._static[member.instance_id or ""] = member_id
+
     def clear(self) -> None:
         self._members, self._static = {}, {}
 
@@ -342,65 +346,3 @@ class Members(Generic[_M]):
             if known != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
-
-
-class ClassicMembers(Members[ClassicMember]):
-    """The members of a group of the classic protocol, and their leader."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: Common to all members; stays when the last one leaves.
-        self.protocol_type: str | None = None
-        #: Id of the member that assigns partitions.
-        self.leader: str | None = None
-
-    def rename(self, member: ClassicMember, member_id: str) -> None:
-        """Give a static member a new id. It keeps its position and its leadership."""
-        if self.leader == member.id:
-            self.leader = member_id
-        member.id = member_id
-        self._members = {each.id: each for each in self._members.values()}
-        self._static[member.instance_id or ""] = member_id
-
-    def remove(self, member: ClassicMember) -> None:
-        """Remove a member. If it was the leader, the oldest remaining member becomes the leader."""
-        super().remove(member)
-        if self.leader == member.id:
-            self.leader = next(iter(self._members), None)
-
-    def clear(self) -> None:
-        super().clear()
-        self.leader = None
-
-    def is_compatible(self, request: JoinRequest) -> bool:
-        """Return whether the joining member has a protocol in common with all others."""
-        if not request.protocol_type or not request.protocols:
-            return False
-        if self._members and request.protocol_type != self.protocol_type:
-            return False
-        static = self.static(request.instance_id)
-        me = request.member_id or (None if static is None else static.id)
-        others = [each for each in self if each.id != me]
-        return any(all(each.supports(name) for each in others) for name, _ in request.protocols)
-
-    def elect_protocol(self) -> str:
-        """Return the protocol that most members prefer and all support; the leader's order breaks ties."""
-        votes: dict[str, int] = {}
-        everyone = list(self)
-        for member in everyone:
-            preferred = next(name for name, _ in member.protocols if all(each.supports(name) for each in everyone))
-            votes[preferred] = votes.get(preferred, 0) + 1
-        leader = self._members.get(self.leader or "", everyone[0])
-        order = [name for name, _ in leader.protocols]
-        return max(votes, key=lambda name: (votes[name], -order.index(name)))
-
-    def topics(self) -> frozenset[str] | None:
-        """Return the topics that the members read; None if unknown, because they are not consumers."""
-        found: set[str] = set()
-        for member in self:
-            for _, subscription in member.protocols:
-                topics = subscribed_topics(subscription) if self.protocol_type == CONSUMER else None
-                if topics is None:
-                    return None
-                found |= topics
-        return frozenset(found)

@@ -1,4 +1,4 @@
-"""`GroupEntry`: one group that a broker coordinates, and the broker's claim on it.
+"""`Group`: one group that a broker coordinates, in either protocol, and the broker's claim on it.
 
 `GroupClaim` is the broker's exclusive right to admit members to a group. The broker takes it before the first member
 joins, so that no consumer that opens the store directly joins as well. It releases the claim when the group is no
@@ -6,7 +6,7 @@ longer in use, after writing everything that members committed. Taking and relea
 
 A group uses the classic protocol until a member of KIP-848 joins. Applications change `group.protocol` one instance at
 a time, so for a while a group has members of both protocols (the online migration of KIP-848). From the first member of
-KIP-848 on, the broker assigns the partitions of all. `ClassicProtocolAdapter` then answers the classic protocol:
+KIP-848 on, the broker assigns the partitions of all, and answers the classic protocol as follows:
 
 - JoinGroup is answered immediately, without a leader. It carries the member's subscription and the partitions it still
   owns, so it counts as a heartbeat; the generation is the member's epoch.
@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import GroupActive
@@ -35,10 +35,17 @@ from ...store.groups import CoordinatorClaim
 from ..config import BrokerConfig
 from ..wire.errors import ErrorCode
 from .classic_group import ClassicGroup, GroupState
-from .consumer_group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, ConsumerGroup, ConsumerMember, HeartbeatRequest, TopicInfo
+from .consumer_group import (
+    JOIN_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerGroup,
+    ConsumerMember,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    TopicInfo,
+)
 from .members import (
     CONSUMER,
-    ClassicMember,
     DeadlineTimer,
     JoinRequest,
     JoinResponse,
@@ -59,6 +66,9 @@ _logger = logging.getLogger("sawlog.broker.groups")
 
 #: Interval between checks whether a member without heartbeats has expired.
 _PAUSE_S = 0.25
+#: Upper bound of a group's first epoch. librdkafka 2.16 takes the first byte of an epoch for part of the member id
+#: unless it is zero, so no epoch may reach 2**24.
+_FIRST_EPOCHS = 1 << 22
 
 
 class GroupClaim:
@@ -163,35 +173,103 @@ class GroupClaim:
             pass  # a cancelled caller may still be taking it
 
 
-class ClassicProtocolAdapter:
-    """The classic protocol for the members of one group."""
+class Group:
+    """One group. Either `classic` or `consumers` is empty; `consumers` may include members of the classic protocol."""
 
-    def __init__(self, group: ConsumerGroup, config: BrokerConfig) -> None:
-        self._group = group
-        self._config = config
+    def __init__(
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        claim: GroupClaim,
+        *,
+        on_empty: Callable[[], None],
+        on_idle: Callable[[], None],
+    ) -> None:
+        """`on_empty` is called when the last member is gone, `on_idle` when `forgetting` fires."""
+        self.name, self.claim = name, claim
+        self._loop, self._config, self._on_empty = loop, config, on_empty
+        #: Fires when the group has been empty long enough to be dropped.
+        self.forgetting = DeadlineTimer(loop, on_idle)
+        self.reset()
 
-    def adopt(self, members: Iterable[ClassicMember], generation: int, topics: Mapping[str, TopicInfo]) -> None:
+    def reset(self) -> None:
+        """Begin anew without members."""
+        self.classic = self._new_classic()
+        first_epoch = secrets.randbelow(_FIRST_EPOCHS)
+        self.consumers = ConsumerGroup(self.name, self._loop, self._config, self._on_empty, first_epoch=first_epoch)
+
+    def _new_classic(self) -> ClassicGroup:
+        return ClassicGroup(self.name, self._loop, self._config, self._on_empty)
+
+    def end(self, error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
+        """Drop the members and answer pending requests."""
+        self.classic.end(error)
+        self.consumers.end()
+
+    # --- properties
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the group has no members of either protocol."""
+        return self.classic.is_empty and self.consumers.is_empty
+
+    @property
+    def topics(self) -> frozenset[str] | None:
+        """Topics that the members read; None if unknown."""
+        return self.classic.topics if self.consumers.is_empty else self.consumers.topics
+
+    @property
+    def summary(self) -> GroupSummary | None:
+        """Summary for listing and describing; None if no member has ever joined."""
+        classic, consumers = self.classic, self.consumers
+        if not consumers.is_empty or (consumers.has_begun and classic.protocol_type is None):
+            return GroupSummary(self.name, CONSUMER, consumers.state, consumers.assignor, (), "consumer")
+        if classic.protocol_type is None or (classic.is_empty and not classic.generation):
+            return None
+        protocol = (classic.protocol or "") if classic.state is GroupState.STABLE else ""
+        return GroupSummary(self.name, classic.protocol_type, classic.state.value, protocol, classic.members)
+
+    # --- KIP-848
+
+    def join_consumers(self, beat: HeartbeatRequest, topics: Mapping[str, TopicInfo]) -> HeartbeatResponse:
+        """Answer the first heartbeat of a member. The broker assigns the partitions of all members from now on."""
+        classic = self.classic
+        if not classic.is_empty and (classic.protocol_type not in (None, CONSUMER) or classic.topics is None):
+            why = f"{self.name!r} is a group of the classic protocol ({classic.protocol_type})"
+            return HeartbeatResponse(ErrorCode.GROUP_ID_NOT_FOUND, why)
+        if not classic.is_empty or classic.protocol_type is not None:
+            self.classic = self._new_classic()
+            self._adopt(classic, topics)
+        return self.consumers.heartbeat(beat, topics)
+
+    def _adopt(self, classic: ClassicGroup, topics: Mapping[str, TopicInfo]) -> None:
         """Take over the members of a classic group, with the partitions they own."""
-        members = list(members)
+        members = classic.hand_over()
         for each in members:
             if each.is_new and not each.knows_id:
                 continue  # it will rejoin under a new id
             owned = assigned_partitions(each.assignment)
-            made = self._group.adopt(each.id, each.instance_id, generation, _by_id(owned, topics))
+            made = self.consumers.adopt(each.id, each.instance_id, classic.generation, _by_id(owned, topics))
             made.client_id, made.client_host = each.client_id, each.client_host
             made.topics = frozenset().union(*(subscribed_topics(said) or () for _, said in each.protocols[:1]))
-            self._keep(made, each.session_timeout_ms, each.rebalance_timeout_ms)
+            _keep(made, each.session_timeout_ms, each.rebalance_timeout_ms)
         if members:
-            _logger.info("group %s: the broker now assigns its partitions", self._group.name)
+            _logger.info("group %s: the broker now assigns its partitions", self.name)
 
-    def _keep(self, member: ConsumerMember, session_timeout_ms: int, rebalance_timeout_ms: int) -> None:
-        member.is_classic = True
-        member.session_timeout_ms, member.rebalance_timeout_ms = session_timeout_ms, rebalance_timeout_ms
-        member.session.set(session_timeout_ms)
+    # --- the classic protocol
 
-    def join(self, request: JoinRequest, topics: Mapping[str, TopicInfo]) -> JoinResponse:
-        """Answer a JoinGroup request."""
-        group, topic_names = self._group, subscribed_topics(request.protocols[0][1]) if request.protocols else None
+    def join(
+        self, request: JoinRequest, topics: Mapping[str, TopicInfo], answer: Callable[[JoinResponse], None]
+    ) -> None:
+        """Process a JoinGroup request. The answer may come much later."""
+        if self.consumers.is_empty:
+            self.classic.join(request, answer)
+        else:
+            answer(self._joined(request, topics))
+
+    def _joined(self, request: JoinRequest, topics: Mapping[str, TopicInfo]) -> JoinResponse:
+        group, topic_names = self.consumers, subscribed_topics(request.protocols[0][1]) if request.protocols else None
         error = self._join_error(request, topic_names)
         if error is not ErrorCode.NONE:
             return JoinResponse(error, request.member_id)
@@ -216,7 +294,7 @@ class ClassicProtocolAdapter:
         member = group.member(response.member_id or "")
         if member is None:
             return JoinResponse(response.error, request.member_id)
-        self._keep(member, request.session_timeout_ms, request.rebalance_timeout_ms)
+        _keep(member, request.session_timeout_ms, request.rebalance_timeout_ms)
         if not member.revoking:
             member.revoking_alarm.stop()
         return JoinResponse(ErrorCode.NONE, member.id, member.epoch, CONSUMER, request.protocols[0][0])
@@ -228,94 +306,43 @@ class ClassicProtocolAdapter:
         if request.protocol_type != CONSUMER or topics is None:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if request.member_id:
-            return self._group.member_error(request.member_id, request.instance_id)
+            return self.consumers.member_error(request.member_id, request.instance_id)
         return ErrorCode.NONE
 
-    def sync(self, request: SyncRequest) -> SyncResponse:
-        """Answer a SyncGroup request."""
-        error = self._error(request.member_id, request.instance_id, request.generation)
-        member = self._group.member(request.member_id)
+    def sync(self, request: SyncRequest, answer: Callable[[SyncResponse], None]) -> None:
+        """Process a SyncGroup request. The answer comes when the leader has assigned."""
+        if self.consumers.is_empty:
+            self.classic.sync(request, answer)
+            return
+        error = self.consumers.epoch_error(request.member_id, request.generation, request.instance_id)
+        member = self.consumers.member(request.member_id)
         if error is not ErrorCode.NONE or member is None:
-            return SyncResponse(error)
+            answer(SyncResponse(error))
+            return
         member.session.set(member.session_timeout_ms)
-        if self._group.has_newer_target(member) and not member.revoking:
-            return SyncResponse(self._rejoin(member))
-        names = self._group.names(member.assigned)
-        return SyncResponse(ErrorCode.NONE, CONSUMER, request.protocol, encode_assignment(names))
+        if self.consumers.has_newer_target(member) and not member.revoking:
+            answer(SyncResponse(_rejoin(member)))
+            return
+        names = self.consumers.names(member.assigned)
+        answer(SyncResponse(ErrorCode.NONE, CONSUMER, request.protocol, encode_assignment(names)))
 
-    def heartbeat(
-        self, member_id: str, instance_id: str | None, generation: int, topics: Mapping[str, TopicInfo]
-    ) -> ErrorCode:
+    def heartbeat(self, sender: Sender, topics: Mapping[str, TopicInfo]) -> ErrorCode:
         """Answer a Heartbeat request."""
-        error = self._error(member_id, instance_id, generation)
-        member = self._group.member(member_id)
+        if self.consumers.is_empty:
+            return self.classic.heartbeat(*sender)
+        error = self.consumers.epoch_error(sender.member_id, sender.generation, sender.instance_id)
+        member = self.consumers.member(sender.member_id)
         if error is not ErrorCode.NONE or member is None:
             return error
         member.session.set(member.session_timeout_ms)
-        self._group.refresh_topics(topics)
-        return self._rejoin(member) if self._group.must_reconcile(member) else ErrorCode.NONE
+        self.consumers.refresh_topics(topics)
+        return _rejoin(member) if self.consumers.must_reconcile(member) else ErrorCode.NONE
 
-    def _rejoin(self, member: ConsumerMember) -> ErrorCode:
-        if not member.revoking_alarm.is_set:
-            member.revoking_alarm.set(member.rebalance_timeout_ms)
-        return ErrorCode.REBALANCE_IN_PROGRESS
+    def leave(self, members: Sequence[tuple[str, str | None]]) -> Sequence[ErrorCode]:
+        """Process a LeaveGroup request: (member id, instance id) of each member."""
+        return self.classic.leave(members) if self.consumers.is_empty else self.consumers.remove(members)
 
-    def _error(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        error = self._group.member_error(member_id, instance_id)
-        if error is ErrorCode.NONE:
-            error = self._group.epoch_error(member_id, generation)
-        return error
-
-
-def _by_id(partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> frozenset[TopicPartition]:
-    """Translate topic names into ids. Partitions of deleted topics are left out."""
-    return frozenset((topics[name].id, number) for name, number in partitions if name in topics)
-
-
-@dataclass(slots=True)
-class GroupEntry:
-    """One group. Either `classic` or `consumers` is empty; `consumers` may include members of the classic protocol."""
-
-    name: str
-    classic: ClassicGroup
-    consumers: ConsumerGroup
-    claim: GroupClaim
-    #: Fires when the group has been empty long enough to be dropped.
-    forgetting: DeadlineTimer
-    config: BrokerConfig
-
-    @property
-    def mixed(self) -> ClassicProtocolAdapter:
-        """The classic protocol, for a group whose partitions the broker assigns."""
-        return ClassicProtocolAdapter(self.consumers, self.config)
-
-    @property
-    def can_migrate(self) -> bool:
-        """True if the classic members are consumers, so that the broker can assign their partitions."""
-        return self.classic.protocol_type in (None, CONSUMER) and (
-            self.classic.is_empty or self.classic.topics is not None
-        )
-
-    @property
-    def is_empty(self) -> bool:
-        """True if the group has no members of either protocol."""
-        return self.classic.is_empty and self.consumers.is_empty
-
-    @property
-    def topics(self) -> frozenset[str] | None:
-        """Topics that the members read; None if unknown."""
-        return self.classic.topics if self.consumers.is_empty else self.consumers.topics
-
-    @property
-    def summary(self) -> GroupSummary | None:
-        """Summary for listing and describing; None if no member has ever joined."""
-        classic, consumers = self.classic, self.consumers
-        if not consumers.is_empty or (consumers.has_begun and classic.protocol_type is None):
-            return GroupSummary(self.name, CONSUMER, consumers.state, consumers.assignor, (), "consumer")
-        if classic.protocol_type is None or (classic.is_empty and not classic.generation):
-            return None
-        protocol = (classic.protocol or "") if classic.state is GroupState.STABLE else ""
-        return GroupSummary(self.name, classic.protocol_type, classic.state.value, protocol, classic.members)
+    # --- offsets
 
     def commit_error(self, sender: Sender, partitions: Iterable[TopicPartition], *, transactional: bool) -> ErrorCode:
         """Return the error for a commit of these partitions, or NONE."""
@@ -336,7 +363,21 @@ class GroupEntry:
         is_classic = self.consumers.is_empty and self.classic.protocol_type is not None
         return ErrorCode.NONE if is_classic else self.consumers.epoch_error(member_id, epoch)
 
-    def end(self, error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
-        """Drop the members and answer pending requests."""
-        self.classic.end(error)
-        self.consumers.end()
+
+def _keep(member: ConsumerMember, session_timeout_ms: int, rebalance_timeout_ms: int) -> None:
+    """Keep a member of the classic protocol until its session expires."""
+    member.is_classic = True
+    member.session_timeout_ms, member.rebalance_timeout_ms = session_timeout_ms, rebalance_timeout_ms
+    member.session.set(session_timeout_ms)
+
+
+def _rejoin(member: ConsumerMember) -> ErrorCode:
+    """Make a member rejoin, and limit the time that it may take."""
+    if not member.revoking_alarm.is_set:
+        member.revoking_alarm.set(member.rebalance_timeout_ms)
+    return ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def _by_id(partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> frozenset[TopicPartition]:
+    """Translate topic names into ids. Partitions of deleted topics are left out."""
+    return frozenset((topics[name].id, number) for name, number in partitions if name in topics)
