@@ -452,6 +452,6 @@ async def running(
             http = HttpServer(broker, config.metrics)
             stack.push_async_callback(http.stop)
             await http.start()
-            metrics = http.listening
+            metrics = http.address
         ready(broker, metrics)
         yield broker, store

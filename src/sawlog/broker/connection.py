@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import AuthenticationFailed
@@ -63,31 +64,20 @@ _ROUTINE = frozenset(
 )
 
 
+@dataclass(slots=True)
 class _Slot:
     """A request in progress, and its place in the order of responses."""
 
-    __slots__ = (
-        "began_s",
-        "buffers",
-        "copied_bytes",
-        "header",
-        "is_done",
-        "request",
-        "response_bytes",
-        "size_bytes",
-        "task",
-    )
-
-    def __init__(self, header: RequestHeader, began_s: float, size_bytes: int) -> None:
-        self.header = header
-        self.began_s = began_s
-        self.size_bytes = size_bytes
-        self.request: Body = {}
-        self.buffers: list[Any] = []
-        #: Size of the response, and how much of it occupies memory.
-        self.response_bytes = self.copied_bytes = 0
-        self.is_done = False
-        self.task: asyncio.Future[Body | None] | None = None
+    header: RequestHeader
+    began_s: float
+    size_bytes: int
+    request: Body = field(default_factory=dict)
+    buffers: list[Any] = field(default_factory=list)
+    #: Size of the response, and how much of it occupies memory.
+    response_bytes: int = 0
+    copied_bytes: int = 0
+    is_done: bool = False
+    task: asyncio.Future[Body | None] | None = None
 
 
 class ClientConnection(asyncio.BufferedProtocol):

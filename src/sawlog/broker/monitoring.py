@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .. import __version__
 from ..clock import now_ms
@@ -42,7 +42,16 @@ _CONNECTIONS = 64
 #: "readonly": appends fail for lack of space. "failed": a log must be reopened.
 State = Literal["ok", "readonly", "failed"]
 
-#: Counters of the process: name and help text.
+#: Gauges of an open partition: name and help text. The last two are only known to its writer.
+_OF_PARTITIONS = {
+    "log_size_bytes": "Bytes of an open partition.",
+    "log_segments": "Segments of an open partition.",
+    "log_start_offset": "First offset.",
+    "log_end_offset": "Next offset.",
+    "durable_lag_records": "Records that a power cut could still take back.",
+    "durable_lag_bytes": "Bytes of batches that a power cut could take back.",
+}
+#: Counters of the process, likewise.
 _PROCESS = {
     "segments_created": "Segments begun by rotation.",
     "segments_removed": "Segments deleted by retention, trimming and compaction.",
@@ -60,19 +69,15 @@ class HttpServer:
 
     def __init__(self, broker: Broker, address: Address) -> None:
         self._broker = broker
-        self._address = address
+        #: Listening address, with the actual port once it has started.
+        self.address = address
         self._server: asyncio.Server | None = None
         self._active = 0
 
     async def start(self) -> None:
         """Start listening."""
-        self._server = await asyncio.start_server(self._serve, self._address.host, self._address.port, limit=8192)
-        self._address = Address(self._address.host, self._server.sockets[0].getsockname()[1])
-
-    @property
-    def listening(self) -> Address:
-        """Listening address."""
-        return self._address
+        self._server = await asyncio.start_server(self._serve, self.address.host, self.address.port, limit=8192)
+        self.address = Address(self.address.host, self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -153,41 +158,30 @@ class Scrape:
         yield build
 
     def _partitions(self) -> Iterator[Metric]:
-        def gauge(name: str, about: str) -> GaugeMetricFamily:
-            return GaugeMetricFamily(f"sawlog_{name}", about, labels=["topic", "partition"])
-
-        sizes = gauge("log_size_bytes", "Bytes of an open partition.")
-        segments = gauge("log_segments", "Segments of an open partition.")
-        starts = gauge("log_start_offset", "First offset.")
-        ends = gauge("log_end_offset", "Next offset.")
-        behind = gauge("durable_lag_records", "Records that a power cut could still take back.")
-        behind_bytes = gauge("durable_lag_bytes", "Bytes of batches that a power cut could take back.")
+        families = {
+            name: GaugeMetricFamily(f"sawlog_{name}", about, labels=["topic", "partition"])
+            for name, about in _OF_PARTITIONS.items()
+        }
         for (topic, index), log in self._logs.items():
-            labels = [topic, str(index)]
             try:
                 end = log.next_offset
-                sizes.add_metric(labels, log.size_bytes)
-                segments.add_metric(labels, len(log.segments))
-                starts.add_metric(labels, log.lowest_offset)
-                ends.add_metric(labels, end)
+                values = [log.size_bytes, len(log.segments), log.lowest_offset, end]
                 if log._locked:
-                    behind.add_metric(labels, max(end - log.durable_offset, 0))
-                    behind_bytes.add_metric(labels, log._durable_lag_bytes)
+                    values += [max(end - log.durable_offset, 0), log._durable_lag_bytes]
             except SawlogError:
                 continue  # closed or deleted meanwhile
-        yield from (sizes, segments, starts, ends, behind, behind_bytes)
+            for family, value in zip(families.values(), values, strict=False):
+                family.add_metric([topic, str(index)], value)
+        yield from families.values()
 
     def _groups(self) -> Iterator[Metric]:
         labels = ["group", "topic", "partition"]
-        records = GaugeMetricFamily(
-            "sawlog_group_lag_records", "Records that a group has not committed as read.", labels=labels
-        )
-        largest = GaugeMetricFamily(
-            "sawlog_group_lag_records_max", "Lag of the group's partition with the largest lag.", labels=["group"]
-        )
-        seconds = GaugeMetricFamily(
-            "sawlog_group_lag_seconds", "Age of the next batch that a group will commit.", labels=labels
-        )
+        about = "Records that a group has not committed as read."
+        records = GaugeMetricFamily("sawlog_group_lag_records", about, labels=labels)
+        about = "Lag of the group's partition with the largest lag."
+        largest = GaugeMetricFamily("sawlog_group_lag_records_max", about, labels=["group"])
+        about = "Age of the next batch that a group will commit."
+        seconds = GaugeMetricFamily("sawlog_group_lag_seconds", about, labels=labels)
         most: defaultdict[str, int] = defaultdict(int)
         for name, row in self._rows():
             place = [name, row.topic, str(row.partition)]
@@ -216,31 +210,25 @@ def _counters(broker: Broker) -> Iterator[Metric]:
     """Yield the counters of the broker and of the process."""
     metrics = broker.metrics
 
-    def by(name: str, about: str, label: str, counter: Counter[str]) -> CounterMetricFamily:
-        family = CounterMetricFamily(f"sawlog_{name}", about, labels=[label])
+    def by(name: str, about: str, labels: list[str], counter: Mapping[Any, int]) -> CounterMetricFamily:
+        family = CounterMetricFamily(f"sawlog_{name}", about, labels=labels)
         for key, count in sorted(counter.items()):
-            family.add_metric([key], count)
+            family.add_metric([key] if isinstance(key, str) else key, count)
         return family
 
-    yield by("requests", "Requests that were answered.", "api", metrics.requests)
-    failures = CounterMetricFamily(
-        "sawlog_errors",
-        "Error codes in responses: of whole requests, and of each partition, topic or group in them.",
-        labels=["api", "error"],
-    )
-    for (api, code), count in sorted(metrics.errors.items()):
-        failures.add_metric([api, code], count)
-    yield failures
+    yield by("requests", "Requests that were answered.", ["api"], metrics.requests)
+    about = "Error codes in responses: of whole requests, and of each partition, topic or group in them."
+    yield by("errors", about, ["api", "error"], metrics.errors)
     times = HistogramMetricFamily("sawlog_request_seconds", "From the request to its response.", labels=["api"])
     for api, histogram in sorted(metrics.seconds.items()):
         times.add_metric([api], list(histogram), histogram.sum_s)
     yield times
-    yield by("append_records", "Records produced.", "topic", metrics.records_in)
-    yield by("append_bytes", "Bytes of batches produced.", "topic", metrics.bytes_in)
-    yield by("fetch_bytes", "Bytes of batches sent.", "topic", metrics.bytes_out)
+    yield by("append_records", "Records produced.", ["topic"], metrics.records_in)
+    yield by("append_bytes", "Bytes of batches produced.", ["topic"], metrics.bytes_in)
+    yield by("fetch_bytes", "Bytes of batches sent.", ["topic"], metrics.bytes_out)
     yield GaugeMetricFamily("sawlog_connections", "Open connections.", metrics.connections)
     yield CounterMetricFamily("sawlog_connections", "Connections accepted.", metrics.connections_total)
-    yield by("rejected", "Connections that were closed.", "reason", metrics.rejected)
+    yield by("rejected", "Connections that were closed.", ["reason"], metrics.rejected)
     syncs = HistogramMetricFamily("sawlog_fsync_seconds", "Duration of file syncs.")
     syncs.add_metric([], list(SYNC_DURATIONS), SYNC_DURATIONS.sum_s)
     yield syncs
@@ -248,9 +236,8 @@ def _counters(broker: Broker) -> Iterator[Metric]:
         yield CounterMetricFamily(f"sawlog_{name}", about, COUNTERS[name])
     yield CounterMetricFamily("sawlog_no_room", "Appends that failed for lack of space.", broker.disk_space.refused)
     yield GaugeMetricFamily("sawlog_inflight_requests", "Requests in progress.", broker.server.in_flight)
-    yield GaugeMetricFamily(
-        "sawlog_inflight_bytes", "Bytes of requests and responses in memory.", broker.server.in_flight_bytes
-    )
+    about = "Bytes of requests and responses in memory."
+    yield GaugeMetricFamily("sawlog_inflight_bytes", about, broker.server.in_flight_bytes)
 
 
 def _age_s(log: Partition, offset: int) -> float:

@@ -160,8 +160,8 @@ class SyncResponse:
 
 
 class Sender(NamedTuple):
-    """The sender of a request, as it identifies itself. Without id and generation it is not a member: a tool, or a program
-    that assigns its partitions itself."""
+    """The sender of a request, as it identifies itself. Without an id and a generation it is not a member, but a
+    program that assigns its partitions itself, or a tool."""
 
     member_id: str = ""
     instance_id: str | None = None

@@ -158,7 +158,8 @@ class Binding:
     @property
     def fields(self) -> dict[str, str]:
         """The values as words, as stored and displayed."""
-        return {each.name: _shown(getattr(self, each.name)) for each in fields(self)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: word(each) if isinstance(each, IntEnum) else each for name, each in values.items()}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Binding:
@@ -166,15 +167,8 @@ class Binding:
         names = {each.name for each in fields(cls)}
         if given.keys() != names or not all(isinstance(value, str) for value in given.values()):
             raise InvalidConfig(f"a rule has the fields {', '.join(sorted(names))}, each a text")
-        return cls(
-            resource=parse(Resource, given["resource"]),
-            name=given["name"],
-            principal=given["principal"],
-            operation=parse(Operation, given["operation"]),
-            permission=parse(Permission, given["permission"]),
-            pattern=parse(Pattern, given["pattern"]),
-            host=given["host"],
-        )
+        values: dict[str, Any] = {**given, **{name: parse(kind, given[name]) for name, kind in _KINDS.items()}}
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +251,6 @@ def check_principal(text: str) -> None:
     kind, colon, name = text.partition(":")
     if not (kind and colon and name):
         raise InvalidConfig(f"a principal is TYPE:NAME, as User:ann or {EVERYBODY}, not {text!r}")
-
-
-def _shown(value: str | IntEnum) -> str:
-    return word(value) if isinstance(value, IntEnum) else value
 
 
 #: Maximum number of cached decisions, and maximum length of a cached name. A client that sends ever new or long names

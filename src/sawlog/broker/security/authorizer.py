@@ -30,6 +30,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from ...display import counted
@@ -45,12 +46,8 @@ BINDINGS_MAX: Final = 10_000
 _FIELD = "bindings"
 
 
-def bindings_of(document: Document) -> frozenset[Binding]:
-    """Return the bindings in a document. Raise `CorruptFile` if it cannot be parsed."""
-    return _read(document.fields)
-
-
-def _read(fields: Mapping[str, Any]) -> frozenset[Binding]:
+def bindings_of(fields: Mapping[str, Any]) -> frozenset[Binding]:
+    """Return the bindings in a document, given by its fields. Raise `CorruptFile` if it cannot be parsed."""
     if not fields:
         return frozenset()
     stored = fields.get(_FIELD)
@@ -65,16 +62,7 @@ def _read(fields: Mapping[str, Any]) -> frozenset[Binding]:
 def sorted_bindings(bindings: Iterable[Binding]) -> list[Binding]:
     """Sort bindings in the order in which they are stored and listed: by resource, then by principal."""
     return sorted(
-        bindings,
-        key=lambda each: (
-            each.resource,
-            each.name,
-            each.pattern,
-            each.principal,
-            each.host,
-            each.operation,
-            each.permission,
-        ),
+        bindings, key=attrgetter("resource", "name", "pattern", "principal", "host", "operation", "permission")
     )
 
 
@@ -89,7 +77,7 @@ class StoredAcls:
 
     def find(self, wanted: Filter) -> list[Binding]:
         """Return the matching bindings, sorted."""
-        return sorted_bindings(filter(wanted.matches, bindings_of(self.read())))
+        return sorted_bindings(filter(wanted.matches, bindings_of(self.read().fields)))
 
     def add(self, bindings: Iterable[Binding]) -> None:
         """Add bindings. Existing ones are left alone."""
@@ -109,7 +97,7 @@ class StoredAcls:
 
     def _change(self, edit: Callable[[frozenset[Binding]], frozenset[Binding]]) -> None:
         def change(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-            existing = _read(fields)
+            existing = bindings_of(fields)
             changed = edit(existing)
             if len(changed) > max(BINDINGS_MAX, len(existing)):
                 raise InvalidConfig(f"at most {BINDINGS_MAX:,} rules can be stored, not {len(changed):,}; use prefixes")
@@ -138,29 +126,25 @@ class Authorizer:
         #: The newest version read.
         self._newest = 0
         #: Why everything is denied; None once the bindings could be read.
-        self._unreadable: str | None = "the access control lists have not been read yet"
+        self.unreadable: str | None = "the access control lists have not been read yet"
         self._changing = asyncio.Lock()
         #: True if there is no binding at all, so that everything is allowed. The broker checks this for each request.
         self.is_open = False
 
     # --- decisions
 
-    def is_super_user(self, principal: str) -> bool:
-        return principal in self._super_users
+    def _has_all(self, client: ClientIdentity) -> bool:
+        return self.is_open or client.principal in self._super_users
 
     def allows(
         self, client: ClientIdentity, operation: Operation, resource: Resource, name: str = CLUSTER_NAME
     ) -> bool:
         """Return whether a client may perform an operation on one resource."""
-        return (
-            self.is_open or self.is_super_user(client.principal) or self._acls.allows(client, operation, resource, name)
-        )
+        return self._has_all(client) or self._acls.allows(client, operation, resource, name)
 
     def allows_some(self, client: ClientIdentity, operation: Operation, resource: Resource) -> bool:
         """Return whether a client may perform an operation on at least one resource of a type, existing or not."""
-        return (
-            self.is_open or self.is_super_user(client.principal) or self._acls.allows_some(client, operation, resource)
-        )
+        return self._has_all(client) or self._acls.allows_some(client, operation, resource)
 
     # --- the bindings
 
@@ -177,11 +161,6 @@ class Authorizer:
     def bindings(self, wanted: Filter) -> list[Binding]:
         """Return the matching bindings, sorted."""
         return sorted_bindings(filter(wanted.matches, self._acls.bindings))
-
-    @property
-    def unreadable(self) -> str | None:
-        """Why everything is denied; None if the bindings could be read."""
-        return self._unreadable
 
     async def add(self, bindings: Iterable[Binding]) -> None:
         """Add bindings. They are stored and in force on return."""
@@ -206,7 +185,7 @@ class Authorizer:
             )
             return
         self._newest = max(self._newest, document.version)
-        bindings = bindings_of(document)
+        bindings = bindings_of(document.fields)
         if bindings and self.is_open:
             _logger.warning(
                 "access control is on: the first rules were added, and everything they do not allow is refused"
@@ -216,12 +195,12 @@ class Authorizer:
         elif bindings or self._document is not None:
             _logger.info("%s in force (version %s)", counted(len(bindings), "access control rule"), document.version)
         self._acls = AclIndex(bindings, allow_if_no_acl=self._allow_if_no_acl)
-        self._document, self._unreadable = document, None
+        self._document, self.unreadable = document, None
         self.is_open = not bindings
 
     def _deny_all(self, reason: str) -> None:
         """Deny everything until the bindings can be read again."""
-        if reason != self._unreadable:
+        if reason != self.unreadable:
             _logger.error("every request is refused, except those of super users: %s", reason)
-        self._acls, self._document, self._unreadable = AclIndex(()), None, reason
+        self._acls, self._document, self.unreadable = AclIndex(()), None, reason
         self.is_open = False
