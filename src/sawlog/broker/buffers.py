@@ -198,23 +198,6 @@ class InvalidFrameSize(Exception):
 class FrameReader:
     """Incomplete frames of one connection. Complete frames go to `queue`."""
 
-    __slots__ = (
-        "_budget",
-        "_data",
-        "_frame",
-        "_owner",
-        "_queue",
-        "_rest",
-        "_view",
-        "count",
-        "expected_bytes",
-        "filled_bytes",
-        "is_waiting",
-        "limit_bytes",
-        "min_bytes",
-        "reserved_bytes",
-    )
-
     def __init__(
         self, shared: bytearray, budget: MemoryBudget, owner: Waiter, queue: deque[memoryview], limit_bytes: int
     ) -> None:

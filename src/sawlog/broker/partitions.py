@@ -57,22 +57,6 @@ class TopicLimits:
 class ServedPartition:
     """One partition, for use in the event loop."""
 
-    __slots__ = (
-        "_is_resting",
-        "_is_waking",
-        "_loop",
-        "_stop",
-        "_waiting",
-        "asking",
-        "forwarded",
-        "index",
-        "is_gone",
-        "limits",
-        "log",
-        "name",
-        "topic",
-    )
-
     def __init__(self, topic: Topic, index: int, limits: TopicLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.topic = topic
         self.name = topic.name
@@ -143,8 +127,8 @@ class Partitions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._topics: dict[str, Topic] = {}
-        self._limits: dict[str, TopicLimits] = {}
-        self._settings: dict[str, dict[str, settings.Value]] = {}
+        #: The settings of each topic, and the limits that follow from them.
+        self._limits: dict[str, tuple[dict[str, settings.Value], TopicLimits]] = {}
         self._names: dict[bytes, str] = {}
         self._partitions: dict[tuple[str, int], ServedPartition] = {}
         self._lookups: dict[str, asyncio.Future[Topic]] = {}
@@ -180,9 +164,8 @@ class Partitions:
                 self.drop(topic.name)
             self._topics[topic.name] = topic
             self._names[id_of(topic)] = topic.name
-        if self._settings.get(topic.name) != topic.settings:
-            self._settings[topic.name] = topic.settings
-            self._limits[topic.name] = TopicLimits.of(topic)
+        if topic.name not in self._limits or self._limits[topic.name][0] != topic.settings:
+            self._limits[topic.name] = topic.settings, TopicLimits.of(topic)
         return topic
 
     def name_of(self, topic_id: bytes) -> str | None:
@@ -234,7 +217,7 @@ class Partitions:
             await self.refresh(name)
             topic = await self.topic(name)
         await self._broker.run(topic.partition, index)
-        made = ServedPartition(topic, index, self._limits[name], self._broker.loop)
+        made = ServedPartition(topic, index, self._limits[name][1], self._broker.loop)
         self._partitions[name, index] = made
         return made
 
@@ -258,11 +241,9 @@ class Partitions:
                 self.drop(name)
                 continue
             self.remember(topic)
-            limits = self._limits[name]
             for index in range(topic.partitions):
-                partition = self._partitions.get((name, index))
-                if partition is not None:
-                    partition.limits = limits
+                if (partition := self._partitions.get((name, index))) is not None:
+                    partition.limits = self._limits[name][1]
 
     def _look_up(self, names: tuple[str, ...]) -> dict[str, Topic | None]:
         """Return the current topics; None for a deleted one. Runs in a thread."""
@@ -281,7 +262,6 @@ class Partitions:
         topic = self._topics.pop(name, None)
         if topic is not None:
             self._names.pop(id_of(topic), None)
-        self._settings.pop(name, None)
         self._limits.pop(name, None)
         self.close_logs(name)
 

@@ -323,47 +323,23 @@ def _assignment(partitions: Iterable[TopicPartition], names: Mapping[str, str]) 
 # --- committed offsets
 
 
-class _Topics:
-    """Names of the topics in a request, and the errors of missing and denied topics."""
+#: Topics of a request, each with its name, or with the error if it is missing or the client may not use it.
+_Named = list[tuple[Body, str | ErrorCode]]
 
-    def __init__(self, context: Context, operation: Operation, ids: Mapping[bytes, str] | None) -> None:
-        self._context, self._operation, self._ids = context, operation, ids
 
-    @classmethod
-    async def of(cls, context: Context, operation: Operation) -> _Topics:
-        """For one request, whose client needs to perform an operation on each topic."""
-        if context.header.version < _BY_ID:
-            return cls(context, operation, None)
-        return cls(context, operation, {id: name for name, id in (await context.broker.groups.topic_ids()).items()})
+async def _named(context: Context, topics: Iterable[Body], operation: Operation) -> _Named:
+    """Return the names of topics, on each of which the client needs to perform an operation."""
+    by_id = context.header.version >= _BY_ID
+    ids = {id: name for name, id in (await context.broker.groups.topic_ids()).items()} if by_id else {}
 
-    def find(self, topic: Body) -> str | ErrorCode:
-        """Return the name of a topic, or the error."""
-        name = topic["name"] if self._ids is None else self._ids.get(bytes(topic["topic_id"]))
+    def find(topic: Body) -> str | ErrorCode:
+        name = ids.get(bytes(topic["topic_id"])) if by_id else str(topic["name"])
         if name is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
-        denied = self._context.denial(self._operation, Resource.TOPIC, name)
-        return str(name) if denied is None else denied.code
+        denied = context.denial(operation, Resource.TOPIC, name)
+        return name if denied is None else denied.code
 
-    @property
-    def unknown(self) -> ErrorCode:
-        """Error for a missing partition."""
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._ids is None else ErrorCode.UNKNOWN_TOPIC_ID
-
-
-@handles(Key.OFFSET_COMMIT, READ_GROUP)
-async def offset_commit(context: Context, request: Body) -> Body:
-    """Commit offsets durably. Needs READ on each topic."""
-    topics = await _Topics.of(context, Operation.READ)
-    found = [(topic, topics.find(topic)) for topic in request["topics"]]
-    offsets = {
-        (name, each["partition_index"]): NewOffset.of(each)
-        for topic, name in found
-        if isinstance(name, str)
-        for each in topic["partitions"]
-    }
-    sender = Sender(request["member_id"], request["group_instance_id"], request["generation_id_or_member_epoch"])
-    codes = await context.broker.groups.commit(request["group_id"], offsets, sender)
-    return {"topics": [_codes(topic, name, codes, topics.unknown) for topic, name in found]}
+    return [(topic, find(topic)) for topic in topics]
 
 
 def _answer_to(topic: Body, partitions: list[Body]) -> Body:
@@ -371,19 +347,38 @@ def _answer_to(topic: Body, partitions: list[Body]) -> Body:
     return {**{key: topic[key] for key in ("name", "topic_id") if key in topic}, "partitions": partitions}
 
 
-def _codes(topic: Body, name: str | ErrorCode, codes: Mapping[TopicPartition, ErrorCode], unknown: ErrorCode) -> Body:
-    """Return the error codes of a topic's partitions."""
-    numbers = [each["partition_index"] for each in topic["partitions"]]
-    return _answer_to(
-        topic,
-        [
-            {
-                "partition_index": number,
-                "error_code": codes.get((name, number), unknown) if isinstance(name, str) else name,
-            }
-            for number in numbers
-        ],
-    )
+def _codes(context: Context, topics: _Named, codes: Mapping[TopicPartition, ErrorCode]) -> list[Body]:
+    """Return the error code of each partition of a request."""
+    missing = ErrorCode.UNKNOWN_TOPIC_ID if context.header.version >= _BY_ID else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def code(name: str | ErrorCode, number: int) -> ErrorCode:
+        return name if isinstance(name, ErrorCode) else codes.get((name, number), missing)
+
+    return [
+        _answer_to(
+            topic,
+            [
+                {"partition_index": each["partition_index"], "error_code": code(name, each["partition_index"])}
+                for each in topic["partitions"]
+            ],
+        )
+        for topic, name in topics
+    ]
+
+
+@handles(Key.OFFSET_COMMIT, READ_GROUP)
+async def offset_commit(context: Context, request: Body) -> Body:
+    """Commit offsets durably. Needs READ on each topic."""
+    topics = await _named(context, request["topics"], Operation.READ)
+    offsets = {
+        (name, each["partition_index"]): NewOffset.of(each)
+        for topic, name in topics
+        if isinstance(name, str)
+        for each in topic["partitions"]
+    }
+    sender = Sender(request["member_id"], request["group_instance_id"], request["generation_id_or_member_epoch"])
+    codes = await context.broker.groups.commit(request["group_id"], offsets, sender)
+    return {"topics": _codes(context, topics, codes)}
 
 
 @handles(Key.OFFSET_FETCH)
@@ -429,24 +424,20 @@ async def _fetched(context: Context, group: Body, stable: bool) -> Body:
             ids = await groups.topic_ids(known)
             topics = [{**each, "topic_id": ids[each["name"]]} for each in topics if each["name"] in ids]
     else:
-        named = await _Topics.of(context, Operation.DESCRIBE)
-        found = [(topic, named.find(topic)) for topic in wanted]
-        partitions = [
-            (topic_name, number)
-            for topic, topic_name in found
-            if isinstance(topic_name, str)
-            for number in topic["partition_indexes"]
-        ]
-        offsets = await groups.fetch(name, partitions)
+        found = await _named(context, wanted, Operation.DESCRIBE)
+        offsets = await groups.fetch(
+            name,
+            [(each, number) for topic, each in found if isinstance(each, str) for number in topic["partition_indexes"]],
+        )
         topics = [
             _answer_to(
                 topic,
                 [
-                    offset((topic_name, number)) if isinstance(topic_name, str) else _offset(number, None, topic_name)
+                    offset((each, number)) if isinstance(each, str) else _offset(number, None, each)
                     for number in topic["partition_indexes"]
                 ],
             )
-            for topic, topic_name in found
+            for topic, each in found
         ]
     return {"group_id": name, "topics": topics, "error_code": ErrorCode.NONE}
 
@@ -467,15 +458,12 @@ def _offset(number: int, committed: Committed | None, code: ErrorCode) -> Body:
 @handles(Key.OFFSET_DELETE, Requirement(Operation.DELETE, Resource.GROUP, "group_id"))
 async def offset_delete(context: Context, request: Body) -> Body:
     """Delete offsets of topics that the group does not read. Needs READ on each topic."""
-    topics = await _Topics.of(context, Operation.READ)
-    found = [(topic, topics.find(topic)) for topic in request["topics"]]
+    topics = await _named(context, request["topics"], Operation.READ)
     partitions = [
         (name, each["partition_index"])
-        for topic, name in found
+        for topic, name in topics
         if isinstance(name, str)
         for each in topic["partitions"]
     ]
     code, codes = await context.broker.groups.delete_offsets(request["group_id"], partitions)
-    if code is not ErrorCode.NONE:
-        return {"error_code": code, "topics": []}
-    return {"error_code": code, "topics": [_codes(topic, name, codes, topics.unknown) for topic, name in found]}
+    return {"error_code": code, "topics": _codes(context, topics, codes) if code is ErrorCode.NONE else []}
