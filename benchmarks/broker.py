@@ -40,8 +40,7 @@ from servers import Server
 
 import sawlog
 from sawlog.batch.build import encode
-from sawlog.broker.wire import Key
-from sawlog.broker.wire import decode_response, encode_request
+from sawlog.broker.wire import Key, decode_response, encode_request
 
 GB = 1e9
 #: Connections, and requests on their way on each, as a Java producer has them.

@@ -31,10 +31,9 @@ from ..store.serving import StoreService
 from .config import Address, BrokerConfig
 from .connection import ClientConnection
 from .groups.coordinator import Coordinator
-from .handlers import (  # noqa: F401  register handlers
+from .handlers import (  # noqa: F401  the modules register their handlers
     HANDLERS,
     Answer,
-    Body,
     Context,
     Handler,
     admin,
@@ -53,9 +52,7 @@ from .security.authentication import Authenticator
 from .security.authorizer import Authorizer, StoredAcls
 from .security.tls import TlsListener, load_context
 from .transactions import TransactionCoordinator
-from .wire import RequestHeader
-from .wire.errors import Key
-from .wire.messages import BY_KEY
+from .wire import BY_KEY, Body, Key, RequestHeader
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

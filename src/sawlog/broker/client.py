@@ -48,7 +48,7 @@ from ..store.base import TopicPartition
 from .config import FILE, TRUTH, Address, SettingType, choice, read_toml, text
 from .security.credentials import OFFERED, PLAIN
 from .security.tls import load_authorities, load_chain, read_password
-from .wire.errors import ErrorCode
+from .wire import ErrorCode
 
 with warnings.catch_warnings():  # kafka-python reads its schemas with a function that Python 3.11 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -27,10 +27,14 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import AuthenticationFailed
 from ..storage.mapped import copied_bytes
 from .buffers import HIGH_WATER_BYTES, MIN_REQUEST_BYTES, FrameReader, InvalidFrameSize, SendQueue
-from .handlers import Body, Context, code_of, known_code_of, message_of, refusal
+from .handlers import Context, code_of, known_code_of, message_of, refusal
 from .limits import ProgressSample, ProgressTracker, is_closed, prepare
 from .security.authentication import BEFORE_AUTHENTICATION, LINGER_S, Session
 from .wire import (
+    BY_KEY,
+    Body,
+    ErrorCode,
+    Key,
     Malformed,
     RequestHeader,
     Unencodable,
@@ -40,8 +44,6 @@ from .wire import (
     errors_in,
     parse_header,
 )
-from .wire.errors import ErrorCode, Key
-from .wire.messages import BY_KEY
 
 if TYPE_CHECKING:
     from .broker import Server
@@ -384,7 +386,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _count_error(self, slot: _Slot, code: int, message: str | None) -> None:
         header, known = slot.header, ErrorCode(code)
         api = BY_KEY[header.api_key].name
-        self._broker.metrics.failed(api, known.name)
+        self._broker.metrics.errors[api, known.name] += 1
         self._limits.rate_limited_log.log(
             f"{api}: {known.name}",
             "%s of %s (client id %r, from %s) was refused: %s%s",
@@ -421,7 +423,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._known.has_failed:
             self._is_ending = True
             self._forget_queue()
-        self._broker.metrics.answered(BY_KEY[slot.header.api_key].name, self._broker.loop.time() - slot.began_s)
+        api, metrics = BY_KEY[slot.header.api_key].name, self._broker.metrics
+        metrics.requests[api] += 1
+        metrics.seconds[api].add(self._broker.loop.time() - slot.began_s)
 
     def _flush(self) -> None:
         """Send the finished responses in one write."""

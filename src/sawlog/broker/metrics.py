@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ..config import MIB
 from ..errors import StorageFull
@@ -31,37 +32,23 @@ _PLENTY_BYTES = 256 * MIB
 _LASTS_S = 60.0
 
 
+@dataclass(slots=True)
 class Metrics:
     """The counters of one broker."""
 
-    def __init__(self) -> None:
-        self.requests: Counter[str] = Counter()
-        self.errors: Counter[tuple[str, str]] = Counter()
-        self.seconds: defaultdict[str, Histogram] = defaultdict(Histogram)
-        self.records_in: Counter[str] = Counter()
-        self.bytes_in: Counter[str] = Counter()
-        self.bytes_out: Counter[str] = Counter()
-        self.connections = 0
-        self.connections_total = 0
-        self.rejected: Counter[str] = Counter()
-
-    def produced(self, topic: str, records: int, size_bytes: int) -> None:
-        """Count a stored batch."""
-        self.records_in[topic] += records
-        self.bytes_in[topic] += size_bytes
-
-    def fetched(self, topic: str, size_bytes: int) -> None:
-        """Count sent batches."""
-        self.bytes_out[topic] += size_bytes
-
-    def answered(self, api: str, seconds: float) -> None:
-        """Count an answered request."""
-        self.requests[api] += 1
-        self.seconds[api].add(seconds)
-
-    def failed(self, api: str, error: str) -> None:
-        """Count an error code in a response: of the whole request, or of a partition, topic or group."""
-        self.errors[api, error] += 1
+    #: Answered requests and their durations, by API.
+    requests: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    #: Error codes in responses, of whole requests and of partitions, topics or groups, by API and name.
+    errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Stored records, bytes of stored batches and bytes of sent batches, by topic.
+    records_in: Counter[str] = field(default_factory=Counter)
+    bytes_in: Counter[str] = field(default_factory=Counter)
+    bytes_out: Counter[str] = field(default_factory=Counter)
+    connections: int = 0
+    connections_total: int = 0
+    #: Closed connections, by reason.
+    rejected: Counter[str] = field(default_factory=Counter)
 
 
 class DiskSpace:

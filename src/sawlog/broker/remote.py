@@ -60,7 +60,7 @@ from ..store.writer import Packer
 from .client import EARLIEST, LATEST, Access, Cluster, admin, by_topic, check, consumer, producer
 from .config import Address
 from .remote_admin import RemoteAcls, RemoteGroup, RemoteGroups, RemoteMember, RemoteUsers
-from .wire.errors import ErrorCode
+from .wire import ErrorCode
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,7 @@ from .client import (
 from .security.acls import CREATED, DESCRIBED, FILTERED, Binding, Filter, from_wire, to_wire
 from .security.authorizer import sorted_bindings
 from .security.credentials import BY_NUMBER, MECHANISMS, Salted
-from .wire.errors import ErrorCode
+from .wire import ErrorCode
 
 __all__ = ["RemoteAcls", "RemoteGroup", "RemoteGroups", "RemoteMember", "RemoteUsers"]
 

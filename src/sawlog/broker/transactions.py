@@ -55,7 +55,7 @@ from ..store.serving import StagedOffset, TransactionalIds, TransactionMarker
 from .groups.members import Sender
 from .groups.stored import NewOffset
 from .handlers import KafkaError
-from .wire.errors import ErrorCode
+from .wire import ErrorCode
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -324,11 +324,7 @@ class TransactionCoordinator:
         """Raise unless the batch belongs to a transaction that, as far as known, has its partition."""
         if self.is_shared:
             return
-        entry = self._get(name or "")
-        if entry is None or entry.producer_id != producer_id:
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "this producer id is not the transactional id's")
-        if entry.epoch != epoch:
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f"the epoch is {entry.epoch}, not {epoch}")
+        entry = self._found(name or "", producer_id, epoch)
         if entry.state is not TransactionState.ONGOING or not entry.includes(topic, partition):
             raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, f"{topic}/{partition} was not added to the transaction")
 

@@ -38,10 +38,9 @@ from ..broker.broker import Broker as _Broker
 from ..broker.broker import Fault, new_loop, running
 from ..broker.config import Address, BrokerConfig, changed
 from ..broker.connection import ClientConnection
-from ..broker.handlers import Answer, Body, Context, Handler, refusal
+from ..broker.handlers import Answer, Context, Handler, refusal
 from ..broker.security.credentials import MECHANISMS, MIN_ITERATIONS, Salted, StoredUsers
-from ..broker.wire import BY_KEY, RequestHeader
-from ..broker.wire.errors import ErrorCode
+from ..broker.wire import BY_KEY, Body, ErrorCode, RequestHeader
 from ..errors import InvalidConfig
 from ..store.directory.store import DirectoryStore
 from ..store.directory.topic import DirectoryTopic

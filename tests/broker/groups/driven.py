@@ -10,7 +10,7 @@ from typing import Any
 from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.classic_group import ClassicGroup
 from sawlog.broker.groups.members import JoinRequest, JoinResponse, SyncRequest, SyncResponse, encode_subscription
-from sawlog.broker.wire.errors import ErrorCode
+from sawlog.broker.wire import ErrorCode
 
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
 TOPICS = encode_subscription(["orders"])

@@ -20,7 +20,7 @@ from sawlog.broker.groups.consumer_group import (
     is_pattern,
     matching,
 )
-from sawlog.broker.wire.errors import ErrorCode as E
+from sawlog.broker.wire import ErrorCode as E
 
 from .driven import Clock
 

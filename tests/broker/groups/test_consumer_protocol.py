@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from sawlog.broker.wire import ErrorCode as E
 from sawlog.broker.wire import Key
-from sawlog.broker.wire.errors import ErrorCode as E
 from sawlog.errors import GroupActive
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Broker

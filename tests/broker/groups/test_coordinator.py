@@ -12,8 +12,8 @@ import pytest
 
 from sawlog.broker.groups.members import Sender
 from sawlog.broker.groups.stored import NewOffset
+from sawlog.broker.wire import ErrorCode as E
 from sawlog.broker.wire import Key
-from sawlog.broker.wire.errors import ErrorCode as E
 from sawlog.errors import AmbiguousAppend, DirectoryLocked, GroupActive, StorageError
 from sawlog.store.directory.offsets import OffsetStore
 from sawlog.store.directory.store import DirectoryStore

@@ -9,7 +9,7 @@ import pytest
 from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.classic_group import ClassicGroup, GroupState
 from sawlog.broker.groups.members import encode_subscription
-from sawlog.broker.wire.errors import ErrorCode
+from sawlog.broker.wire import ErrorCode
 
 from .driven import REBALANCE_MS, SESSION_MS, Client, Clock, make_group, protocols, settle
 

@@ -12,7 +12,7 @@ import pytest
 from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.classic_group import ClassicGroup, GroupState
 from sawlog.broker.groups.members import encode_subscription
-from sawlog.broker.wire.errors import ErrorCode
+from sawlog.broker.wire import ErrorCode
 
 from .driven import Client, Clock, protocols
 

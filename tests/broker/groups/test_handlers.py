@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from sawlog.broker import wire
+from sawlog.broker.wire import ErrorCode as E
 from sawlog.broker.wire import Key
-from sawlog.broker.wire.errors import ErrorCode as E
 from sawlog.store.directory.store import DirectoryStore
 
 from .asking import Asked, in_loop, until

@@ -83,7 +83,7 @@ def _ignore_isolation() -> None:
 def _forget_offsets() -> None:
     """Acknowledge offsets that are committed with a transaction without storing them."""
     from sawlog.broker.transactions import TransactionCoordinator
-    from sawlog.broker.wire.errors import ErrorCode
+    from sawlog.broker.wire import ErrorCode
 
     async def commit_offsets(self: Any, name: str, producer: int, epoch: int, group: str, new: Any, stage: Any) -> Any:
         return dict.fromkeys(new, ErrorCode.NONE)

@@ -7,7 +7,8 @@ from random import Random
 from typing import Any
 
 from sawlog.broker import wire
-from sawlog.broker.wire.schema import RECORDS, STRING, UUID, Api, Body, Kind
+from sawlog.broker.wire import Api, Body
+from sawlog.broker.wire.schema import RECORDS, STRING, UUID, Kind
 
 from ..peers import batch
 from ..wire.bodies import Drawing

@@ -12,7 +12,7 @@ import pytest
 
 from sawlog.broker import wire
 from sawlog.broker.handlers import HANDLERS
-from sawlog.broker.wire.schema import Api
+from sawlog.broker.wire import Api
 from sawlog.testing import Broker
 
 from ...faults.seeds import repeat, seed_of_this_run

@@ -9,10 +9,10 @@ import pytest
 
 import sawlog
 from sawlog.broker.remote import RemoteStore
-from sawlog.broker.wire import Key
+from sawlog.broker.wire import Body, Key
 from sawlog.broker.wire.codec import Sink, encoder
 from sawlog.broker.wire.messages import ASSIGNMENT, SUBSCRIPTION
-from sawlog.broker.wire.schema import Body, Field
+from sawlog.broker.wire.schema import Field
 from sawlog.testing import Broker
 
 from ..peers import Peer

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog.broker import wire
-from sawlog.broker.wire import LARGEST_WITHOUT_RECORDS, Key, Malformed
-from sawlog.broker.wire.schema import Api
+from sawlog.broker.wire import LARGEST_WITHOUT_RECORDS, Api, Key, Malformed
 
 from ...looping import for_each
 from .bodies import Drawing

@@ -10,8 +10,9 @@ from random import Random
 import pytest
 
 from sawlog.broker import wire
+from sawlog.broker.wire import Api
 from sawlog.broker.wire.codec import Sink, decoder, encoder
-from sawlog.broker.wire.schema import Api, Fields
+from sawlog.broker.wire.schema import Fields
 
 from ...looping import for_each
 from .bodies import Drawing, present

@@ -8,9 +8,10 @@ import pytest
 from kio.schema.errors import ErrorCode as KiosErrorCode
 
 from sawlog.broker import wire
+from sawlog.broker.wire import Api
 from sawlog.broker.wire.codec import Sink, decoder, encoder
 from sawlog.broker.wire.messages import ASSIGNMENT, SUBSCRIPTION, VERSIONS
-from sawlog.broker.wire.schema import ARRAY, STRUCT, Api, Field, Fields, parse_fields
+from sawlog.broker.wire.schema import ARRAY, STRUCT, Field, Fields, parse_fields
 
 from ...looping import for_each
 from .bodies import names

@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..config import BrokerConfig
-from ..wire.errors import ErrorCode
+from ..wire import ErrorCode
 from .members import (
     CONSUMER,
     ClassicMember,

@@ -46,7 +46,7 @@ from ...display import counted
 from ...store.assignment import assign
 from ...store.base import TopicPartition
 from ..config import BrokerConfig
-from ..wire.errors import ErrorCode
+from ..wire import ErrorCode
 from .members import DeadlineTimer, Members
 
 _logger = logging.getLogger("sawlog.broker.groups")

@@ -20,7 +20,7 @@ from ...errors import GroupActive, GroupNotFound, InvalidConfig, SawlogError
 from ...store.base import TopicPartition
 from ...store.groups import Committed
 from ...store.names import check_group_name
-from ..wire.errors import ErrorCode
+from ..wire import ErrorCode
 from .consumer_group import JOIN_EPOCH, ConsumerGroup, HeartbeatRequest, HeartbeatResponse, TopicInfo
 from .group import Group, GroupClaim
 from .members import (

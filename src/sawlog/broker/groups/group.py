@@ -33,7 +33,7 @@ from ...errors import GroupActive
 from ...store.base import TopicPartition
 from ...store.groups import CoordinatorClaim
 from ..config import BrokerConfig
-from ..wire.errors import ErrorCode
+from ..wire import ErrorCode
 from .classic_group import ClassicGroup, GroupState
 from .consumer_group import (
     JOIN_EPOCH,

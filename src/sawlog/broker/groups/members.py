@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ...errors import Malformed
 from ...store.base import TopicPartition
+from ..wire import Body, ErrorCode
 from ..wire.codec import Sink, decoder, encoder
-from ..wire.errors import ErrorCode
 from ..wire.messages import ASSIGNMENT, SUBSCRIPTION, VERSIONS
-from ..wire.schema import Body, Fields
+from ..wire.schema import Fields
 
 if TYPE_CHECKING:
     from .consumer_group import ConsumerMember

@@ -33,8 +33,7 @@ from ...errors import (
 from ...store.base import Topic, TopicPartition
 from ...store.groups import Committed, OffsetChange
 from ...store.serving import StoreService
-from ..wire.errors import ErrorCode
-from ..wire.schema import Body
+from ..wire import Body, ErrorCode
 from .classic_group import GroupState, MemberSummary
 from .consumer_group import TopicInfo
 from .members import CONSUMER, encode_assignment, encode_subscription

@@ -26,10 +26,8 @@ from ... import errors
 from ...errors import SawlogError
 from ..security.acls import CLUSTER_NAME, OPERATIONS, ClientIdentity, Operation, Resource, word
 from ..security.credentials import ANONYMOUS
-from ..wire.errors import ErrorCode, Key
-from ..wire.messages import BY_KEY
+from ..wire import BY_KEY, Body, ErrorCode, Key
 from ..wire.schema import UUID, Field, Fields
-from ..wire.schema import Body as Body  # for all handlers
 
 if TYPE_CHECKING:
     from ..broker import Broker

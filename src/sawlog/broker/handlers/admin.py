@@ -14,9 +14,9 @@ from ...store.directory.topic_entry import TopicEntry
 from ..config import BrokerConfig
 from ..partitions import id_of
 from ..security.acls import Operation, Resource
-from ..wire.errors import ErrorCode, Key
+from ..wire import Body, ErrorCode, Key
 from ..wire.schema import NO_ID
-from . import DESCRIBE_CLUSTER, Body, Context, KafkaError, answer_each, handles
+from . import DESCRIBE_CLUSTER, Context, KafkaError, answer_each, handles
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _GROUP = 2, 4, 8, 32
 #: Sources of a setting's value.

@@ -21,8 +21,8 @@ from ...storage.mapped import copied_bytes
 from ...store import base
 from ..partitions import ServedPartition
 from ..security.acls import Operation, Resource
-from ..wire.errors import ErrorCode, Key
-from . import Answer, Body, Context, KafkaError, answer_partitions, code_of, handles
+from ..wire import Body, ErrorCode, Key
+from . import Answer, Context, KafkaError, answer_partitions, code_of, handles
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -192,7 +192,7 @@ class _Fetch:
             made["aborted_transactions"] = [
                 {"producer_id": producer, "first_offset": offset} for producer, offset in page.aborted
             ]
-        self._context.broker.metrics.fetched(found.name, page.size_bytes)
+        self._context.broker.metrics.bytes_out[found.name] += page.size_bytes
 
     def _page(self, found: ServedPartition, start: int, room: int) -> Fetched | None:
         """Return the available batches; None if they must be loaded first."""

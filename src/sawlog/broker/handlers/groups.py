@@ -19,9 +19,9 @@ from ..groups.members import JoinRequest, Sender, SyncRequest, by_topic
 from ..groups.stored import NewOffset
 from ..membership import Kind
 from ..security.acls import Operation, Resource
-from ..wire.errors import ErrorCode, Key
+from ..wire import Body, ErrorCode, Key
 from ..wire.schema import NOT_ASKED
-from . import READ_GROUP, Body, Context, KafkaError, Requirement, answer_each, handles
+from . import READ_GROUP, Context, KafkaError, Requirement, answer_each, handles
 
 #: Key types of FindCoordinator.
 _KEY_TYPES: dict[int, tuple[Kind, Resource]] = {

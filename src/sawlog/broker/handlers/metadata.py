@@ -17,19 +17,9 @@ from ...store.base import Topic
 from ...store.names import check_topic_name
 from ..partitions import id_of
 from ..security.acls import Operation, Resource
-from ..wire.errors import ErrorCode, Key
+from ..wire import Body, ErrorCode, Key
 from ..wire.schema import NO_ID, NOT_ASKED
-from . import (
-    ALTER_CLUSTER,
-    DESCRIBE_CLUSTER,
-    Body,
-    Context,
-    KafkaError,
-    Requirement,
-    answer_partitions,
-    code_of,
-    handles,
-)
+from . import ALTER_CLUSTER, DESCRIBE_CLUSTER, Context, KafkaError, Requirement, answer_partitions, code_of, handles
 
 #: From this version on, the response about an unknown id has no name; before, the name cannot be null.
 _UNNAMED_FROM = 12

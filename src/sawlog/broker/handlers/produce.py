@@ -24,9 +24,9 @@ from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, 
 from ...log.ingest import checked_rows
 from ..partitions import ServedPartition, TopicLimits
 from ..security.acls import Operation, Resource
-from ..wire.errors import ErrorCode, Key
+from ..wire import Body, ErrorCode, Key
 from ..wire.schema import NO_ID
-from . import WRITE_TRANSACTION, Answer, Body, Context, KafkaError, handles, known_code_of, message_of
+from . import WRITE_TRANSACTION, Answer, Context, KafkaError, handles, known_code_of, message_of
 
 #: Of a batch's header: length, magic, attributes, last offset delta, first and largest timestamp, the producer's id,
 #: epoch and sequence number, and the number of records.
@@ -177,7 +177,8 @@ class _Pending:
     def _stored(self, found: ServedPartition, placed: range, data: memoryview, made: Body) -> None:
         """Record a batch that is in the log."""
         broker = self._context.broker
-        broker.metrics.produced(found.name, len(placed), len(data))
+        broker.metrics.records_in[found.name] += len(placed)
+        broker.metrics.bytes_in[found.name] += len(data)
         if broker.disk_space.failing:
             broker.disk_space.found(_name(found))
         made["base_offset"] = placed.start

@@ -15,8 +15,8 @@ from ...errors import InvalidConfig, SawlogError
 from ..security.acls import CREATED, DESCRIBED, FILTERED, Binding, Filter, from_wire, to_wire
 from ..security.authentication import Session
 from ..security.credentials import BY_NUMBER, MECHANISMS, Mechanism, Salted, StoredUsers, check_name, check_salted
-from ..wire.errors import ErrorCode, Key
-from . import ALTER_CLUSTER, DESCRIBE_CLUSTER, Body, Context, KafkaError, code_of, handles, message_of
+from ..wire import Body, ErrorCode, Key
+from . import ALTER_CLUSTER, DESCRIBE_CLUSTER, Context, KafkaError, code_of, handles, message_of
 
 
 @handles(Key.SASL_HANDSHAKE)

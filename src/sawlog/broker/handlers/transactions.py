@@ -13,18 +13,8 @@ from ..groups.members import Sender, by_topic
 from ..groups.stored import NewOffset
 from ..security.acls import Operation, Resource
 from ..transactions import TransactionState
-from ..wire.errors import ErrorCode, Key
-from . import (
-    READ_GROUP,
-    WRITE_TRANSACTION,
-    Body,
-    Context,
-    KafkaError,
-    answer_each,
-    answer_partitions,
-    handles,
-    known_code_of,
-)
+from ..wire import Body, ErrorCode, Key
+from . import READ_GROUP, WRITE_TRANSACTION, Context, KafkaError, answer_each, answer_partitions, handles, known_code_of
 
 
 @handles(Key.INIT_PRODUCER_ID, WRITE_TRANSACTION)

@@ -48,8 +48,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...errors import AuthenticationFailed, SawlogError
 from ..config import shown
-from ..wire.errors import ErrorCode, Key
-from ..wire.schema import Body
+from ..wire import Body, ErrorCode, Key
 from .credentials import ANONYMOUS, MECHANISMS, PLAIN, Credential, Mechanism, StoredUsers, UserCache, UserSnapshot
 from .tls import Tls, name_of
 
