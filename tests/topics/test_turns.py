@@ -80,6 +80,89 @@ def test_a_lock_that_is_in_use_or_was_taken_by_the_log_is_kept(file_place: FileP
         assert values(second.scan()) == [b"first", b"buffered", b"second"]
 
 
+@pytest.mark.usefixtures("deaf")
+def test_a_transaction_asks_for_a_lock(file_place: FilePlace, first: Topic) -> None:
+    with file_place.open().transaction() as tx:
+        tx.append("orders", b"second")
+    assert values(first.scan()) == [b"first", b"second"]
+
+
+def test_a_wanted_lock_is_released_at_the_end_of_the_call_that_uses_it(first: Topic) -> None:
+    """A process that appends without a pause uses the partition whenever the background task looks."""
+    partitions, log = first._partitions, first.partition(0)
+    with partitions.using(0):
+        log._want_lock()
+        partitions._leases._release_due()
+        assert log._locked
+    assert not log._locked
+
+
+@pytest.mark.usefixtures("deaf")
+def test_a_process_that_waits_for_a_lock_gets_it_before_the_one_that_has_released_it(
+    file_place: FilePlace, first: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_leases, "_YIELD_S", 60.0)
+    first.partition(0)._want_lock()
+    assert first._partitions.give_back(0)
+    again = threading.Thread(target=first.append, args=(b"first",))
+    again.start()
+    until(lambda: not first._partitions._leases._yielding)
+    file_place.open()["orders"].append(b"second")
+    again.join()
+    assert values(first.scan()) == [b"first", b"second", b"first"]
+
+
+def test_a_lock_that_is_released_during_an_append_is_taken_as_a_lease_again(
+    first: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise no other process could write until the store is closed."""
+    append, given = Log.append, []
+
+    def released_before(log: Log, *arguments: object) -> int:
+        given.append(first._partitions.give_back(0))
+        return append(log, *arguments)  # type: ignore[arg-type] # passed on as they are
+
+    monkeypatch.setattr(Log, "append", released_before)
+    first.append(b"second")
+    assert given == [True]
+    assert first._partitions.give_back(0)
+
+
+def test_a_lock_that_is_taken_while_its_last_lease_ends_is_leased(
+    first: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The background task finds a lease whose lock is gone, and forgets it after the next append has leased a lock."""
+    log, held = first.partition(0), lock_leases._Lease.is_held.fget
+    assert held is not None
+    log._release()
+
+    def append_meanwhile(lease: lock_leases._Lease) -> bool:
+        found: bool = held(lease)
+        monkeypatch.undo()
+        first.append_many([b"second"])
+        return found
+
+    monkeypatch.setattr(lock_leases._Lease, "is_held", property(append_meanwhile))
+    first._partitions._leases._release_due()
+    assert log._locked
+    assert first._partitions.give_back(0)
+
+
+def test_a_lock_is_not_given_back_in_the_middle_of_a_forwarded_append(
+    file_place: FilePlace, first: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[bool] = []
+    place = Log._place_batches
+
+    def place_meanwhile(log: Log, *arguments: object, **options: object) -> range:
+        given.append(first._partitions.give_back(0))
+        return place(log, *arguments, **options)  # type: ignore[arg-type] # passed on as they are
+
+    monkeypatch.setattr(Log, "_place_batches", place_meanwhile)
+    file_place.open()["orders"].append(b"second")
+    assert given == [False]
+
+
 def test_a_lock_is_not_given_back_in_the_middle_of_a_call(first: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[bool] = []
     writer, many = Log.writer, Log.append_many

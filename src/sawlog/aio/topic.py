@@ -225,18 +225,22 @@ class AsyncDirectoryTopic(AsyncTopic):
                 entry = (value, key, headers, timestamp, expect_offset)
                 return Position(number, await past_recall(appends.append, *entry))
         while True:
-            log = topic._partitions.held(number)
+            log, was_ready = topic._partitions.held(number), number in topic._partitions.ready
             if log is None:
                 appends = await self._reach(number)
                 if not isinstance(appends, Log):
                     return Position(number, await past_recall(appends.append, value, key, headers, timestamp))
                 log = appends
             try:
-                return Position(number, await log.append_async(value, key, headers, timestamp))
+                offset = await log.append_async(value, key, headers, timestamp)
             except (LogClosed, DirectoryLocked):
                 if topic._partitions.held(number) is log:
                     raise
                 # The lock was released at this moment: nothing is stored.
+            else:
+                if was_ready and number not in topic._partitions.ready:
+                    topic._partitions.lease(number)
+                return Position(number, offset)
 
     async def _append_many(
         self, records: list[RecordInput], partition: int | None, expect_offset: int | None

@@ -189,6 +189,12 @@ class OpenPartitions:
         log = self.logs.get(number)
         return log if log is not None and log._locked and self.ended is None else None
 
+    @contextmanager
+    def using_held(self, number: int) -> Iterator[Log | None]:
+        """Yield the same as `held`, and keep the lock until the block ends."""
+        with self._leases.using(number):
+            yield self.held(number)
+
     def roll_forward(self, number: int) -> None:
         """Take and release a partition's lock, which places its committed transactions."""
         with closing(self._open(number)) as log, log._hold():
@@ -276,6 +282,13 @@ class OpenPartitions:
         log = self.logs.get(number)
         return None if log is None else log._held_lock
 
+    def lease(self, number: int) -> None:
+        """Lease the lock that an append has taken because it was released after the append had found the log
+        locked."""
+        log = self.held(number)
+        if log is not None:
+            self._leases.add(number, log)
+
     def not_ready(self, number: int) -> None:
         """Take a log off the fast path: it has lost its lock, and another process may hold it."""
         self.ready.pop(number, None)
@@ -294,14 +307,16 @@ class OpenPartitions:
         """Keep the locks of these partitions until the block ends."""
         return self._leases.using(*numbers)
 
-    def give_back(self, number: int) -> bool:
-        """Release a leased lock unless it is in use; return whether it was released."""
-        return self._leases.give_back(number)
+    def give_back(self, number: int, *, own_uses: int = 0) -> bool:
+        """Release a leased lock unless it is in use by other calls than the caller's own; return whether it was
+        released."""
+        return self._leases.give_back(number, own_uses=own_uses)
 
     def _writable(self, number: int) -> Log:
         """Return the locked log of a partition; `DirectoryLocked` if another process writes to it."""
         log = self.partition(number)
         if not log._locked:
+            self._leases.yield_turn(number, log)
             try:
                 with log._hold():
                     pass

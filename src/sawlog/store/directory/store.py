@@ -28,7 +28,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, Unpack
 
@@ -327,15 +327,17 @@ class DirectoryStore(base.Store):
         self._catalog.settle()
         self._intents.placement.roll_forward(entry.id, number, log)
 
-    def _held(self, name: str, topic_id: str, number: int) -> Log | None:
-        """Return the log of a partition that this process holds, or None. Takes no lock: workers call it."""
+    def _held(self, name: str, topic_id: str, number: int) -> AbstractContextManager[Log | None]:
+        """Yield the log of a partition that this process holds, or None, and keep its lock until the block ends. Takes
+        no lock: workers call it."""
         topic = self._topics.get(name)
-        return topic._partitions.held(number) if topic is not None and topic.id == topic_id else None
+        return topic._partitions.using_held(number) if topic is not None and topic.id == topic_id else nullcontext()
 
     def _give_back(self, name: str, number: int) -> bool:
-        """Release the lock of a partition that an append has taken, unless it is in use."""
+        """Inside a `_held` block, release the lock of a partition that an append has taken, unless other calls use
+        it."""
         topic = self._topics.get(name)
-        return topic is not None and topic._partitions.give_back(number)
+        return topic is not None and topic._partitions.give_back(number, own_uses=1)
 
     # --- changing
 

@@ -188,12 +188,16 @@ class DirectoryTopic(base.Topic):
         log = open_partitions.ready.get(number)
         if log is not None:
             try:
-                return _made(Position, (number, log.append(value, key, headers, timestamp, expect_offset)))
+                offset = log.append(value, key, headers, timestamp, expect_offset)
             except DirectoryLocked:  # it had released its lock, and another process has it now
                 open_partitions.not_ready(number)
             except LogClosed:  # it was released at this moment: nothing is stored
                 if open_partitions.ready.get(number) is log:
                     raise
+            else:
+                if number not in open_partitions.ready:
+                    open_partitions.lease(number)
+                return _made(Position, (number, offset))
         with open_partitions.using(number):
             appends = open_partitions.appends(number)
             return _made(Position, (number, appends.append(value, key, headers, timestamp, expect_offset)))

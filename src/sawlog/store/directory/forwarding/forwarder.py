@@ -256,7 +256,8 @@ class Forwarder:
                 ) from error
             lane.renew()
             lane.stamp(data)
-            placed = self._send(data, expect_offset)
+            with self._topic.using(self._number):
+                placed = self._send(data, expect_offset)
         except _NOT_STORED:
             lane.in_doubt = again
             raise

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ....clock import Deadline, deadline_passed
@@ -22,10 +23,12 @@ from ..transactions.commits import Intents
 from ..transactions.intent import Intent
 from .frames import Head, Malformed, encode_error
 
-#: Returns the log of a partition, by topic name, topic id and number, if this process holds its lock.
-Held = Callable[[str, str, int], Log | None]
+#: Yields the log of a partition, by topic name, topic id and number, if this process holds its lock, and keeps the lock
+#: until the block ends.
+Held = Callable[[str, str, int], AbstractContextManager[Log | None]]
 
-#: Releases the lock of a partition, by topic name and number, unless it is in use; returns whether it was released.
+#: Inside a `Held` block, releases the lock of a partition, by topic name and number, unless other calls use it; returns
+#: whether it was released.
 GiveBack = Callable[[str, int], bool]
 
 #: Maximum time that the kernel takes to release the locks of a dying process.
@@ -81,16 +84,16 @@ class ForwardSession:
 
     def _append(self, head: Head, body: bytearray, expect_offset: int | None = None) -> Head:
         topic, number = _text(head, "topic"), _number(head, "partition")
-        log = self._held(topic, _text(head, "topic_id"), number)
-        if log is None or deadline_passed(_number(head, "until_ns")):
-            return {"elsewhere": True}
         streak = self._streaks[topic, number]
-        if streak.is_long(log.next_offset) and self._give_back(topic, number):
-            return {"elsewhere": True}  # the peer takes the lock: it is the only writer
-        try:
-            placed = log._place_batches(body, expect_offset=expect_offset)
-        except _RELEASED:
-            return {"elsewhere": True}
+        with self._held(topic, _text(head, "topic_id"), number) as log:
+            if log is None or deadline_passed(_number(head, "until_ns")):
+                return {"elsewhere": True}
+            if streak.is_long(log.next_offset) and self._give_back(topic, number):
+                return {"elsewhere": True}  # the peer takes the lock: it is the only writer
+            try:
+                placed = log._place_batches(body, expect_offset=expect_offset)
+            except _RELEASED:
+                return {"elsewhere": True}
         streak.placed(placed)
         return {"first": placed.start, "count": len(placed)}
 
@@ -125,14 +128,14 @@ class ForwardSession:
             if number >= len(intent.parts):
                 raise Malformed(f"there is no part {number}")
             part = intent.parts[number]
-            log = self._held(part.topic, part.topic_id, part.partition)
-            try:
-                if log is None:
+            with self._held(part.topic, part.topic_id, part.partition) as log:
+                try:
+                    if log is None:
+                        elsewhere.append(number)
+                    else:
+                        act(number, log)
+                except _RELEASED:
                     elsewhere.append(number)
-                else:
-                    act(number, log)
-            except _RELEASED:
-                elsewhere.append(number)
         return elsewhere
 
     def end(self) -> None:

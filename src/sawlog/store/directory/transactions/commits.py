@@ -174,6 +174,7 @@ class Intents:
             except DirectoryLocked as error:
                 if self._peers.address(log) is not None:
                     return False
+                log._want_lock()
                 deadline.pause(or_raise=error)
 
     def _finished(self, last: Intent, stage: StagedTransaction, deadline: Deadline) -> Intent:

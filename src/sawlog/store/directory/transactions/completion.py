@@ -100,12 +100,12 @@ class Completion:
         if topic is None:
             self._pending.mark(intent, number)  # its topic is deleted
             return None
-        ours = topic._partitions.held(part.partition)
         try:
-            if ours is not None:
-                self._placement.carry_out(part, ours)
-            else:
-                topic._partitions.roll_forward(part.partition)
+            with topic._partitions.using_held(part.partition) as ours:
+                if ours is not None:
+                    self._placement.carry_out(part, ours)
+                    return None
+            topic._partitions.roll_forward(part.partition)
         except DirectoryLocked as error:
             return self._ask(intent, number, topic, error, deadline) if part.offset < 0 else None
         return None
