@@ -254,6 +254,7 @@ class _Demo:
                 self._listen(process, end, bar)
             finally:
                 process.kill()
+                process.wait()  # after Ctrl-C, Popen would wait for a quarter of a second only
             reason = process.stderr.read().strip().rpartition("\n")[2] if process.stderr is not None else ""
         if process.returncode != (-signal.SIGKILL if end is None else 0):
             raise SawlogError(f"the writer process ended early: {reason or process.returncode}")
