@@ -152,7 +152,7 @@ def test_a_follower_waits_at_the_last_stable_offset_and_is_woken(place: Place) -
     log.append(b"first")
     send(log, [b"mine"], 7)
     found: list[bytes | None] = []
-    following = threading.Thread(target=lambda: found.extend(r.value for r in log.follow(0, timeout=5.0)))
+    following = threading.Thread(target=lambda: found.extend(r.value for r in log.follow(0, timeout=60.0)))
     following.start()
     assert eventually(lambda: found == [b"first"])
     log.append(b"last")
@@ -168,7 +168,7 @@ def test_a_fetch_waits_for_bytes_that_are_committed(place: Place) -> None:
     assert log.fetch(0, min_bytes=1, timeout=0.01).raw == b""
     ending = threading.Timer(0.05, lambda: log.append_marker(7, 0, commit=True))
     ending.start()
-    assert log.fetch(0, min_bytes=1, timeout=10.0).next_offset == 2
+    assert log.fetch(0, min_bytes=1, timeout=60.0).next_offset == 2
     ending.join()
 
 

@@ -268,7 +268,7 @@ for _ in range(2):
     queue = context.Queue()
     child = context.Process(target=use, args=(bucket, queue))
     child.start()
-    print(queue.get(timeout=20))
+    print(queue.get(timeout=60))
     child.join(60)
     bucket.put("key", b"again")
     print(bucket.get("key"))

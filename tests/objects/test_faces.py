@@ -188,7 +188,7 @@ def test_a_follower_gets_later_records(place: str) -> None:
     with sawlog.open(place, maintenance_interval_s=None) as writer, sawlog.open(place, "r") as reader:
         log = writer.create_topic("orders").partition(0)
         log.append(b"first")
-        found = reader.topic("orders").partition(0).follow(timeout=10)
+        found = reader.topic("orders").partition(0).follow(timeout=60)
         assert next(found).value == b"first"
         log.append(b"second")
         assert next(found).value == b"second"
@@ -492,7 +492,7 @@ def test_a_silent_member_loses_its_partitions_and_cannot_commit(objects: ObjectS
         stuck = objects.consumer("g", ["orders"], session_timeout_ms=300)
         assert len(stuck.poll(5.0)) == 2
         stuck._membership._asked._began_s -= 1000  # type: ignore[union-attr] # no poll for a long time
-        taker = other.consumer("g", ["orders"], session_timeout_ms=300)
+        taker = other.consumer("g", ["orders"])
         found: list[Any] = []
         _wait(lambda: bool(found.extend(taker.poll(0.05)) or found))
         assert [record.value for record in found] == [b"a", b"b"]
@@ -508,7 +508,7 @@ def test_a_silent_member_loses_its_partitions_and_cannot_commit(objects: ObjectS
 _MEMBER = """
 import sys, time, sawlog
 with sawlog.open(sys.argv[1]) as store:
-    consumer = store.consumer("g", ["orders"], session_timeout_ms=1000)
+    consumer = store.consumer("g", ["orders"], session_timeout_ms=3000)
     print(len(consumer.poll(20.0, 2)), flush=True)
     consumer.commit()
     print("committed", flush=True)
@@ -524,7 +524,7 @@ def test_another_process_takes_over_from_a_killed_one(tmp_path: Path) -> None:
         with warm.start(["-c", _MEMBER, place], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert [process.stdout.readline(), process.stdout.readline()] == ["2\n", "committed\n"]
-            with store.consumer("g", ["orders"], session_timeout_ms=1000) as consumer:
+            with store.consumer("g", ["orders"]) as consumer:
                 assert consumer.assignment == set()  # the other one has the only partition
                 process.kill()
                 store.topic("orders").append(b"new")
@@ -536,7 +536,7 @@ def test_another_process_takes_over_from_a_killed_one(tmp_path: Path) -> None:
 def test_a_group_with_a_dead_member_can_be_deleted(objects: ObjectStore) -> None:
     objects.create_topic("orders").append(b"a")
     with ObjectStore.open(objects.path, maintenance_interval_s=None) as other:
-        dead = other.consumer("g", ["orders"], session_timeout_ms=500)
+        dead = other.consumer("g", ["orders"], session_timeout_ms=2000)
         assert dead.poll(5.0)
         dead.commit()
         dead._membership._closed = True  # type: ignore[union-attr] # no heartbeat any more
@@ -547,7 +547,7 @@ def test_a_group_with_a_dead_member_can_be_deleted(objects: ObjectStore) -> None
         assert objects.groups.list() == []
         with pytest.raises(GroupFenced):
             dead.close()
-        alive = other.consumer("h", ["orders"], session_timeout_ms=500)
+        alive = other.consumer("h", ["orders"])
         alive.poll(5.0)
         alive.commit()
         with pytest.raises(GroupActive):

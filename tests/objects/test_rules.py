@@ -874,7 +874,7 @@ def test_readers_do_not_wait_for_a_commit_that_loses_races(world: World) -> None
         return lost_it
 
     def win(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-        assert looked.wait(10), "it waits for the lock"
+        assert looked.wait(60), "it waits for the lock"
         return real(*given)
 
     looking = threading.Thread(target=look, daemon=True)
@@ -907,7 +907,7 @@ def test_a_cancelled_caller_does_not_end_the_committer() -> None:
             running = store._session.submit([NOTHING])
             waiting: list[Future[Any]] = [store._session.submit([NOTHING]) for _ in range(3)]
             assert any(each.cancel() for each in waiting)
-        running.result(10)
+        running.result(60)
         assert topic.append(b"a") == (0, 0)
 
 

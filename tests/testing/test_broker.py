@@ -131,7 +131,7 @@ def test_a_port_that_is_taken_is_an_error_at_the_start(broker: Broker) -> None:
 def test_topics_are_not_created_unless_allowed() -> None:
     with Broker(auto_create_topics=False) as broker:
         producer = Producer({"bootstrap.servers": broker.address, "log_level": 0})
-        error = producer.list_topics("orders", timeout=5).topics["orders"].error
+        error = producer.list_topics("orders", timeout=60).topics["orders"].error
         assert error is not None
         assert error.name() == "UNKNOWN_TOPIC_OR_PART"
         assert broker.store.topics() == []

@@ -366,7 +366,7 @@ def test_a_sequence_without_records_is_remembered_too(store: DirectoryStore) -> 
 
 def test_of_two_with_the_same_sequence_the_first_to_commit_counts(place: StorePlace, store: DirectoryStore) -> None:
     other = place.open()
-    first, second = store.transaction("query", 5), other.transaction("query", 5, lock_timeout_s=1)
+    first, second = store.transaction("query", 5), other.transaction("query", 5)
     first.append("stock", b"first")
     second.append("stock", b"second")
     assert first.commit() == second.commit() == {("stock", 0): range(1)}

@@ -355,7 +355,7 @@ def test_a_record_that_many_wait_for_is_not_read_for_all_of_them_at_once(
     assert rejected(broker) == {}
 
 
-@with_settings(max_buffered_bytes=8 * MIB, max_request_bytes=8 * MIB, node_id=9)
+@with_settings(max_buffered_bytes=8 * MIB, max_request_bytes=8 * MIB, node_id=9, stop_timeout_s=600)
 def test_a_stop_answers_those_who_wait_for_room(broker: Broker) -> None:
     new_topic(broker, "records")
     live = broker._live()
@@ -369,7 +369,7 @@ def test_a_stop_answers_those_who_wait_for_room(broker: Broker) -> None:
         with ThreadPoolExecutor() as stopping:
             stopping.submit(broker.stop)
             assert responses_taken(waiting, 1)[0] > 0
-        assert time.monotonic() - began < 9  # less than stop_timeout_s
+        assert time.monotonic() - began < 500  # less than stop_timeout_s
 
 
 def test_buffers_are_released_with_their_connection(broker: Broker) -> None:

@@ -18,5 +18,5 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def store(broker: Broker) -> Iterator[RemoteStore]:
-    with connect(broker.address, timeout_s=20) as made:
+    with connect(broker.address, timeout_s=60) as made:
         yield made

@@ -58,22 +58,22 @@ def test_librdkafka_creates_describes_and_deletes_rules(broker: Broker) -> None:
         AclPermissionType.DENY,
     )
     for future in admin.create_acls([read, deny]).values():
-        assert future.result(20) is None
+        assert future.result(60) is None
 
     def wanted(name: str | None, pattern: ResourcePatternType) -> AclBindingFilter:
         anything = AclOperation.ANY, AclPermissionType.ANY
         return AclBindingFilter(ResourceType.ANY, name, pattern, None, None, *anything)
 
-    assert set(admin.describe_acls(wanted(None, ResourcePatternType.ANY)).result(20)) == {read, deny}
-    assert admin.describe_acls(wanted("orders", ResourcePatternType.MATCH)).result(20) == [read, deny]
-    assert admin.describe_acls(wanted("orders", ResourcePatternType.LITERAL)).result(20) == []
+    assert set(admin.describe_acls(wanted(None, ResourcePatternType.ANY)).result(60)) == {read, deny}
+    assert admin.describe_acls(wanted("orders", ResourcePatternType.MATCH)).result(60) == [read, deny]
+    assert admin.describe_acls(wanted("orders", ResourcePatternType.LITERAL)).result(60) == []
     (future,) = admin.delete_acls([wanted("ord", ResourcePatternType.PREFIXED)]).values()
-    assert future.result(20) == [read]
-    assert admin.describe_acls(wanted(None, ResourcePatternType.ANY)).result(20) == [deny]
+    assert future.result(60) == [read]
+    assert admin.describe_acls(wanted(None, ResourcePatternType.ANY)).result(60) == [deny]
     other = AdminClient(settings(broker, "ann"))
     (future,) = other.create_acls([read]).values()
     with pytest.raises(confluent.KafkaException, match="User:ann is not allowed") as refused:
-        future.result(20)
+        future.result(60)
     assert refused.value.args[0].name() == "CLUSTER_AUTHORIZATION_FAILED"
 
 

@@ -376,7 +376,7 @@ def test_tasks_that_wait_when_the_log_is_closed_get_an_answer() -> None:
         second = [asyncio.ensure_future(log.append_async(b"y")) for _ in range(10)]
         await asyncio.sleep(0)
         log.close()
-        _, waiting = await asyncio.wait([*first, *second], timeout=10)
+        _, waiting = await asyncio.wait([*first, *second], timeout=60)
         assert not waiting, f"{len(waiting)} tasks wait for ever"
         return await asyncio.gather(*first, *second, return_exceptions=True)
 
