@@ -48,8 +48,10 @@ _LEFT_OUT = (
     f"--ignore={_FAULTS}mutants.py",
     f"--deselect={_FAULTS}crashes.py::test_the_line_that_is_printed_replays_the_violation",
 )
-#: A bug counts as found if the tests take longer than this: they hang.
+#: A bug counts as found if one test takes longer than this: it hangs.
 _PATIENCE_S = 600.0
+#: Report of a process: a test has passed.
+_PASSED = "passed"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,9 +87,11 @@ def _first_failure(session: pytest.Session, bug: Mutant, number: int) -> str:
         finally:
             os._exit(1)
     os.close(writing)
-    with os.fdopen(reading) as said:
-        ended = select.select([said], [], [], _PATIENCE_S)[0]
-        test = said.readline().strip() if ended else "a test that hangs"
+    test = _PASSED
+    with os.fdopen(reading, "rb", buffering=0) as said:
+        while test == _PASSED:
+            ended = select.select([said], [], [], _PATIENCE_S)[0]
+            test = said.readline().decode().strip() if ended else "a test that hangs"
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -105,8 +109,10 @@ def _run(session: pytest.Session, bug: Mutant, number: int, out: int) -> NoRetur
     class Listening:
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
             if report.failed:
-                os.write(out, report.nodeid.encode())
+                os.write(out, f"{report.nodeid}\n".encode())
                 os._exit(0)
+            if report.when == "teardown":
+                os.write(out, f"{_PASSED}\n".encode())
 
     config.pluginmanager.register(Listening())
     base = config._tmp_path_factory.getbasetemp() / f"bug-{number}"
