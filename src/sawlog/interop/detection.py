@@ -153,7 +153,7 @@ class Sniffed:
 Sniff = Callable[[Directory], Sniffed | None]
 
 
-def detect_below(format: str, directory: Directory, sniff: Sniff) -> Detection | None:
+def detect_below(format: str, sniff: Sniff, directory: Directory) -> Detection | None:
     """Detect one log, or a directory of logs, each named after its directory."""
     seen = sniff(directory)
     if seen is not None:
@@ -167,7 +167,7 @@ def detect_below(format: str, directory: Directory, sniff: Sniff) -> Detection |
     return _combined("data", format, directory, found)
 
 
-def detect_topics(format: str, directory: Directory, sniff: Sniff) -> Detection | None:
+def detect_topics(format: str, sniff: Sniff, directory: Directory) -> Detection | None:
     """Detect `partition-<n>` below a topic's directory, and topics below `topics`, from any of these levels."""
     seen = sniff(directory)
     if seen is not None:

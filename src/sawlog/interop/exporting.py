@@ -29,7 +29,7 @@ from ..log.log import Log
 from ..storage import Directory, FileDirectory, Storage
 from ..store.directory.topic import DirectoryTopic
 from .detection import format_named
-from .foreign import ExportJob, ExportOptions, ExportReport, Progress
+from .foreign import ExportJob, ExportOptions, ExportReport, Progress, shifted
 from .records import Numbers
 
 #: Suffix of the directory of an unfinished export.
@@ -96,7 +96,17 @@ def export_topic(
 ) -> tuple[ExportReport, ...]:
     """Write all partitions of a topic below a data directory, in the directory layout of the other system."""
     check_local(path, "the target of an export")
-    return format_named(format).write_topic(topic, str(path), options=options, progress=progress)
+    system = format_named(format)
+    if system.write_topic is not None:
+        return system.write_topic(topic, str(path), options, progress)
+    logs = [topic.partition(number) for number in range(topic.partitions)]
+    total, done = sum(log.size_bytes for log in logs), 0
+    reports: list[ExportReport] = []
+    for number, log in enumerate(logs):
+        target, step = f"{path}/{system.place(topic.name, number)}", shifted(progress, done, total)
+        reports.append(export_log(log, target, format=format, progress=step, **options))
+        done += log.size_bytes
+    return tuple(reports)
 
 
 def _parent_of(path: str, stack: ExitStack) -> tuple[Directory, str]:

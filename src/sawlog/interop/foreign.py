@@ -1,8 +1,8 @@
 """The interfaces of this package: a foreign log that reads like a `Log`, the findings about it, and `Format`.
 
-`ForeignLog` has the reading methods of `Log` and a report of everything that is wrong with the files. A format
-implements `tables` and a few properties; the other methods are written on top of them. `Format` is one system: how to
-detect its logs, open them and write them. `sawlog.interop.formats()` lists all of them.
+`ForeignLog` has the reading methods of `Log` and a report of everything that is wrong with the files. A system
+implements `tables` and a few properties; the other methods are written on top of them. `sawlog.interop.formats()` lists
+the systems.
 
 A `Finding` has a kind, a file, a position, a sentence and one of four outcomes:
 
@@ -22,7 +22,7 @@ goes.
 from __future__ import annotations
 
 import io
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -287,10 +287,17 @@ class ForeignLog(Closing):
 
     @abstractmethod
     def tables(
-        self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
+        self,
+        start: int,
+        end: int | None,
+        columns: Sequence[str],
+        *,
+        progress: Progress | None = None,
+        committed: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records with start <= offset < end (None: to the end) as Arrow, a few megabytes at a time. At lost
-        records, raise or continue after them, depending on `damage`."""
+        records, raise or continue after them, depending on `damage`. Leave out records of aborted and open transactions
+        if `committed`."""
 
     @abstractmethod
     def copy_to(self, log: Log, *, progress: Progress | None = None, timestamp: int | None = None) -> int:
@@ -298,10 +305,6 @@ class ForeignLog(Closing):
         `timestamp` (ms) is for systems that store none; by default it is the time of the import."""
 
     # --- written on top of these
-
-    def stored(self, start: int, end: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the same records as `tables`, plus those of aborted and open transactions."""
-        return self.tables(start, end, columns)
 
     def scan(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
         """Yield the records with start <= offset < end in order; by default all of them."""
@@ -395,6 +398,9 @@ class ForeignLog(Closing):
 
 # --- formats
 
+#: Writes all partitions of a topic below a path, with these options.
+TopicWriter = Callable[["DirectoryTopic", str, Mapping[str, object], Progress | None], tuple["ExportReport", ...]]
+
 
 class ExportOptions(TypedDict, total=False):
     """The options of all formats. A format raises `InvalidConfig` for an option that it does not have."""
@@ -443,35 +449,29 @@ class ExportReport:
     notes: tuple[str, ...] = ()
 
 
-class Format(ABC):
+@dataclass(frozen=True, slots=True)
+class Format:
     """One foreign system: how to detect, open and write its logs."""
 
     #: Name for users: `format="laminarmq"`.
     name: str
     #: Short description.
     title: str
-    #: True if an export keeps batches, and with them transactions that are still open.
-    keeps_batches = False
-    #: True if records carry metadata that only an application can decode.
-    has_metadata = False
     #: The class of its logs.
     log: type[ForeignLog]
-
-    @abstractmethod
-    def detect(self, directory: Directory) -> Detection | None:
-        """Return the logs of this format in a directory: one log, the partitions of a topic, or a server's data."""
+    #: Returns the logs in a directory: one log, the partitions of a topic, or a server's data.
+    detect: Callable[[Directory], Detection | None]
+    #: Writes a range of records into an empty directory. Raises `InvalidConfig` for unknown options.
+    write: Callable[[Log, Directory, ExportJob], ExportReport]
+    #: Writes a topic below a data directory. None: each partition is a log of its own.
+    write_topic: TopicWriter | None = None
+    #: Path of a partition below the system's data directory.
+    layout: str = "{topic}-{partition}"
+    #: True if an export keeps batches, and with them transactions that are still open.
+    keeps_batches: bool = False
+    #: True if records carry metadata that only an application can decode.
+    has_metadata: bool = False
 
     def place(self, topic: str, partition: int) -> str:
-        """Return the path of a partition below the system's data directory. Systems without topics use one directory
-        per log."""
-        return f"{topic}-{partition}"
-
-    @abstractmethod
-    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        """Write a range of records into an empty directory. Raises `InvalidConfig` for unknown options."""
-
-    @abstractmethod
-    def write_topic(
-        self, topic: DirectoryTopic, path: str, *, options: ExportOptions, progress: Progress | None = None
-    ) -> tuple[ExportReport, ...]:
-        """Write all partitions of a topic below a data directory."""
+        """Return the path of a partition below the system's data directory."""
+        return self.layout.format(topic=topic, partition=partition)

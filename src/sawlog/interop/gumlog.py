@@ -27,18 +27,19 @@ An export writes segments of `segment_bytes` (default 256 MiB), with indexes as 
 from __future__ import annotations
 
 import io
+from functools import partial
 
 import numpy as np
 
 from ..batch import kernel
 from ..log.log import Log
 from ..storage import Directory
-from .detection import Sniffed, read_start
+from .detection import Sniffed, detect_below, read_start
 from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
-from .foreign import ExportJob, ExportReport, Kind
+from .foreign import ExportJob, ExportReport, Format, Kind
 from .frames import Frames, Head, HeadLayout, Range, RestartingLog, contains, numbers_in
 from .records import MAX_OFFSET, MAX_VALUE_BYTES, Numbers, Trust, Values, number_header
-from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, segment_files
 
 NAME = "gumlog"
 HEAD_BYTES = 8
@@ -282,25 +283,22 @@ def _varint_sizes(numbers: Numbers) -> Numbers:
 # --- format
 
 
-class GumlogFormat(WalkedFormat):
-    name = NAME
-    title = "GUMLOG: <base>.store with protobuf records, <base>.index"
-    log = GumlogLog
+def _write(log: Log, directory: Directory, job: ExportJob) -> ExportReport:
+    return write_segments(NAME, log, directory, job, GumlogWriter(directory))
 
-    def sniff_empty(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+
+def _sniff(directory: Directory) -> Sniffed | None:
+    """Recognise protobuf records with the right offsets, or empty stores with indexes."""
+    found, _ = segment_files(directory)
+    if not any(segment.size for segment in found):
         indexed = any(segment.data is not None and segment.index is not None for segment in found)
         return Sniffed("empty stores with indexes", False) if indexed else None
-
-    def sniff_records(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
-        for segment in [each for each in found if each.size and each.base < MAX_OFFSET][:4]:
-            head = memoryview(read_start(directory, segment.data or "", _SNIFF_BYTES))
-            count, certain = _count_records(head, segment.base)
-            if count:
-                return Sniffed(f"{segment.data} begins with protobuf records from offset {segment.base} on", certain)
-        return None
-
-    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        return write_segments(NAME, log, directory, job, GumlogWriter(directory))
+    for segment in [each for each in found if each.size and each.base < MAX_OFFSET][:4]:
+        head = memoryview(read_start(directory, segment.data or "", _SNIFF_BYTES))
+        count, certain = _count_records(head, segment.base)
+        if count:
+            return Sniffed(f"{segment.data} begins with protobuf records from offset {segment.base} on", certain)
+    return None
 
 
 def _count_records(data: memoryview, base: int) -> tuple[int, bool]:
@@ -317,4 +315,10 @@ def _count_records(data: memoryview, base: int) -> tuple[int, bool]:
     return (len(right) if right.all() else int(np.argmin(right))), any(data[:end])
 
 
-FORMAT = GumlogFormat()
+FORMAT = Format(
+    NAME,
+    "GUMLOG: <base>.store with protobuf records, <base>.index",
+    GumlogLog,
+    partial(detect_below, NAME, _sniff),
+    _write,
+)

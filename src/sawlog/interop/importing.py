@@ -227,7 +227,7 @@ def _truncate_to_late_records(source: ForeignLog, log: Log) -> None:
     """Truncate the log to the first gap that the source has filled since the earlier import."""
     for file, first, following in source.segments_below(log.next_offset):
         last = following - 1
-        if last >= log.lowest_offset and not _has(log, last) and _source_has(source, last):
+        if last >= log.lowest_offset and not _has(log, last) and _values_at(source, last):
             missing = _first_missing(log, max(first, log.lowest_offset), last)
             _check_same_from(source, log, missing)
             log.truncate(missing)
@@ -242,10 +242,6 @@ def _has(log: Log, offset: int) -> bool:
     except RecordRemoved:
         return False
     return True
-
-
-def _source_has(source: ForeignLog, offset: int) -> bool:
-    return any(table.num_rows for table in source.stored(offset, offset + 1, ("offset",)))
 
 
 def _first_missing(log: Log, low: int, high: int) -> int:
@@ -270,15 +266,17 @@ def _check_same_from(source: ForeignLog, log: Log, offset: int) -> None:
 
 def _same_record(source: ForeignLog, log: Log, offset: int) -> bool:
     """Return True if both have the same value at an offset, or both have a gap there."""
+    ours = [log.read(offset, isolation="uncommitted").value] if _has(log, offset) else []
     try:
-        value = [log.read(offset, isolation="uncommitted").value]
-    except RecordRemoved:
-        value = []
-    try:
-        found = [row for table in source.stored(offset, offset + 1, ("value",)) for row in table.column(0).to_pylist()]
+        return _values_at(source, offset) == ours
     except OffsetOutOfRange:
         return False
-    return found == value
+
+
+def _values_at(source: ForeignLog, offset: int) -> list[bytes | None]:
+    """Return the source's value at an offset; empty if it has a gap there."""
+    tables = source.tables(offset, offset + 1, ("value",), committed=False)
+    return [value for table in tables for value in table.column(0).to_pylist()]
 
 
 # --- copying records as Arrow

@@ -24,7 +24,7 @@ detect that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -46,26 +46,12 @@ from ..log.segment import Segment
 from ..log.transactions import OpenTransaction, Transactions, aborted_rows, overlapping
 from ..storage import Directory, FileDirectory, SharedFileLock, Storage
 from . import kafka_files as files
-from .foreign import (
-    Detection,
-    ExportJob,
-    ExportReport,
-    Finding,
-    ForeignLog,
-    ForeignReport,
-    Format,
-    Kind,
-    OpenOptions,
-    Outcome,
-    Progress,
-)
+from .foreign import Finding, ForeignLog, ForeignReport, Format, Kind, OpenOptions, Outcome, Progress
 from .kafka_export import write_partition, write_topic
 from .records import MAX_JUMP, MAX_OFFSET
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ..store.directory.topic import DirectoryTopic
 
 #: A batch that decompresses to more is refused, as in a `Log`.
 _MAX_DECOMPRESSED_BYTES = LogConfig().max_decompressed_bytes
@@ -209,15 +195,6 @@ class KafkaLog(ForeignLog):
 
     # --- reading
 
-    def tables(
-        self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records as Arrow, a few megabytes of batches at a time."""
-        return self._tables(start, end, columns, progress, committed=True)
-
-    def stored(self, start: int, end: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        return self._tables(start, end, columns, None, committed=False)
-
     def _committed(self, rows: Rows) -> Rows:
         """Return these batches without those of aborted and open transactions."""
         found = self._all_transactions()
@@ -244,14 +221,14 @@ class KafkaLog(ForeignLog):
             name = self._segments[-1].name
             self.add(Finding(Kind.OPEN_TRANSACTION, name, 0, detail, offset=each.first_offset), raising=False)
 
-    def _tables(
+    def tables(
         self,
         start: int,
         end: int | None,
         columns: Sequence[str],
-        progress: Progress | None,
         *,
-        committed: bool,
+        progress: Progress | None = None,
+        committed: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         from ..batch.arrow import schema, to_arrow
 
@@ -639,24 +616,12 @@ class _CopyThreads:
 # --- format
 
 
-class KafkaFormat(Format):
-    """Kafka, from version 0.11."""
-
-    name = files.NAME
-    title = "a Kafka broker's log directory, or one partition of it"
-    keeps_batches = True
-    log = KafkaLog
-
-    def detect(self, directory: Directory) -> Detection | None:
-        return files.detect(directory)
-
-    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        return write_partition(log, directory, job)
-
-    def write_topic(
-        self, topic: DirectoryTopic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
-    ) -> tuple[ExportReport, ...]:
-        return write_topic(topic, path, options=options, progress=progress)
-
-
-FORMAT = KafkaFormat()
+FORMAT = Format(
+    files.NAME,
+    "a Kafka broker's log directory, or one partition of it (version 0.11 or later)",
+    KafkaLog,
+    files.detect,
+    write_partition,
+    write_topic,
+    keeps_batches=True,
+)

@@ -247,7 +247,7 @@ def _topic_id(options: Mapping[str, object]) -> str | None:
 
 
 def write_topic(
-    topic: DirectoryTopic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
+    topic: DirectoryTopic, path: str, options: Mapping[str, object], progress: Progress | None
 ) -> tuple[ExportReport, ...]:
     """Write all partitions of a topic into a broker's log directory, new or existing."""
     check_options(files.NAME, options, TOPIC_OPTIONS)

@@ -35,6 +35,7 @@ An export writes segments of `segment_bytes` (default 256 MiB) with `index_bits`
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from zlib import crc32
 
 import numpy as np
@@ -42,9 +43,9 @@ import numpy as np
 from ..errors import ExportRefused, InvalidConfig
 from ..log.log import Log
 from ..storage import Directory
-from .detection import Sniffed, read_start
+from .detection import Sniffed, detect_below, read_start
 from .exporting import ExportRows, SegmentWriter, write_segments
-from .foreign import ExportJob, ExportReport, Kind
+from .foreign import ExportJob, ExportReport, Format, Kind
 from .laminarmq_unindexed import Unindexed, decode, find_unindexed, first_head, heads_at, index_in_head
 from .records import (
     MAX_OFFSET,
@@ -57,7 +58,7 @@ from .records import (
     gathered,
     numbers_at,
 )
-from .walking import CHUNK_BYTES, Cursor, Entries, SegmentFile, WalkedFormat, WalkedLog, WalkStep, only_zeros
+from .walking import CHUNK_BYTES, Cursor, Entries, SegmentFile, WalkedLog, WalkStep, only_zeros, segment_files
 
 NAME = "laminarmq"
 _ENTRY_BYTES = 16
@@ -435,49 +436,56 @@ class LaminarmqWriter(SegmentWriter):
 # --- format
 
 
-class LaminarmqFormat(WalkedFormat):
-    name = NAME
-    title = "laminarmq: <base>.store and a dense, checksummed <base>.index"
-    log = LaminarmqLog
-    has_metadata = True
+def _write(log: Log, directory: Directory, job: ExportJob) -> ExportReport:
+    bits = job.options.get("index_bits", 32 if job.end <= 2**32 else 64)
+    if bits not in (32, 64):
+        raise InvalidConfig(f"index_bits must be 32 or 64, not {bits!r}")
+    if bits == 32 and job.end > 2**32:
+        raise ExportRefused(f"offsets up to {job.end - 1} do not fit into 32 bits: export with index_bits=64")
+    writer = LaminarmqWriter(directory, 4 if bits == 32 else 8)
+    return write_segments(NAME, log, directory, job, writer, "index_bits")
 
-    def sniff_records(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
-        if any(segment.index is not None for segment in found):
-            log = LaminarmqLog(directory, damage="skip")
-            try:
-                for _, step in zip(range(8), log.walk(), strict=False):
-                    if step.values is not None:
-                        return Sniffed(f"records whose checksums in {log.segments[0].index} match", True)
-            finally:
-                log.close_file()
-        for segment in found:
-            if segment.size:
-                head = read_start(directory, segment.data or "", _ENTRY_BYTES)
-                if heads_at(head, {segment.base}, None) is not None:
-                    return Sniffed(f"{segment.data} begins with a record whose metadata says {segment.base}", True)
+
+def _sniff(directory: Directory) -> Sniffed | None:
+    """Recognise records by their checksums in the index, or by the metadata of the first one."""
+    found, _ = segment_files(directory)
+    if not any(segment.size for segment in found):
+        return _sniff_empty(directory, found)
+    if any(segment.index is not None for segment in found):
+        log = LaminarmqLog(directory, damage="skip")
+        try:
+            for _, step in zip(range(8), log.walk(), strict=False):
+                if step.values is not None:
+                    return Sniffed(f"records whose checksums in {log.segments[0].index} match", True)
+        finally:
+            log.close_file()
+    for segment in found:
+        if segment.size:
+            head = read_start(directory, segment.data or "", _ENTRY_BYTES)
+            if heads_at(head, {segment.base}, None) is not None:
+                return Sniffed(f"{segment.data} begins with a record whose metadata says {segment.base}", True)
+    return None
+
+
+def _sniff_empty(directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+    """Recognise indexes that are empty, or hold only the marker."""
+    if not all(segment.index_size in (0, _ENTRY_BYTES) for segment in found):
         return None
-
-    def sniff_empty(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
-        """Recognise indexes that are empty, or hold only the marker."""
-        if not all(segment.index_size in (0, _ENTRY_BYTES) for segment in found):
+    if not any(segment.data is not None and segment.index is not None for segment in found):
+        return None
+    for segment in found:
+        marker = segment.base.to_bytes(_ENTRY_BYTES, "little")
+        if segment.index_size and read_start(directory, segment.index or "", _ENTRY_BYTES) != marker:
             return None
-        if not any(segment.data is not None and segment.index is not None for segment in found):
-            return None
-        for segment in found:
-            marker = segment.base.to_bytes(_ENTRY_BYTES, "little")
-            if segment.index_size and read_start(directory, segment.index or "", _ENTRY_BYTES) != marker:
-                return None
-        has_marker = any(segment.index_size for segment in found)
-        return Sniffed(f"empty stores with {'the marker in their' if has_marker else 'empty'} indexes", has_marker)
-
-    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        bits = job.options.get("index_bits", 32 if job.end <= 2**32 else 64)
-        if bits not in (32, 64):
-            raise InvalidConfig(f"index_bits must be 32 or 64, not {bits!r}")
-        if bits == 32 and job.end > 2**32:
-            raise ExportRefused(f"offsets up to {job.end - 1} do not fit into 32 bits: export with index_bits=64")
-        writer = LaminarmqWriter(directory, 4 if bits == 32 else 8)
-        return write_segments(NAME, log, directory, job, writer, "index_bits")
+    has_marker = any(segment.index_size for segment in found)
+    return Sniffed(f"empty stores with {'the marker in their' if has_marker else 'empty'} indexes", has_marker)
 
 
-FORMAT = LaminarmqFormat()
+FORMAT = Format(
+    NAME,
+    "laminarmq: <base>.store and a dense, checksummed <base>.index",
+    LaminarmqLog,
+    partial(detect_below, NAME, _sniff),
+    _write,
+    has_metadata=True,
+)

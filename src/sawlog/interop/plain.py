@@ -22,6 +22,7 @@ record whose checksum does not match is lost; the next record is found by the of
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Unpack
 from zlib import crc32
 
@@ -30,12 +31,12 @@ import numpy as np
 from ..errors import ExportRefused, InvalidConfig, OffsetOutOfRange
 from ..log.log import Log
 from ..storage import Directory
-from .detection import Sniffed, read_start
+from .detection import Sniffed, detect_below, read_start
 from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
-from .foreign import ExportJob, ExportReport, Kind, OpenOptions
+from .foreign import ExportJob, ExportReport, Format, Kind, OpenOptions
 from .frames import SEARCH_BYTES, FrameLog, Frames, HeadLayout, ResyncPoint
 from .records import MAX_VALUE_BYTES, Count, Numbers, Trust, Values, checksums, number_header, numbers_at
-from .walking import Cursor, SegmentFile, WalkedFormat, segment_files
+from .walking import Cursor, SegmentFile, segment_files
 
 NAME = "plain"
 BYTE_OFFSET = f"{NAME}.byte-offset"
@@ -231,28 +232,25 @@ class PlainWriter(SegmentWriter):
 # --- format
 
 
-class PlainFormat(WalkedFormat):
-    name = NAME
-    title = "the Kafka paper's plain segmented log: <byte offset>.store, no index"
-    log = PlainLog
+def _write(log: Log, directory: Directory, job: ExportJob) -> ExportReport:
+    """Write stores; offsets become byte offsets."""
+    head = job.options.get("head", "u32")
+    if head not in ("u32", "u64"):
+        raise InvalidConfig(f'head must be "u32" or "u64", not {head!r}')
+    first = next((dict(record.headers).get(BYTE_OFFSET) for record in log.scan(job.start, job.end)), None)
+    base = int.from_bytes(first, "big") if first is not None and len(first) == 8 else 0
+    writer = PlainWriter(directory, _SHORT if head == "u32" else _LONG, base)
+    return write_segments(NAME, log, directory, job, writer, "head")
 
-    def sniff_empty(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
-        indexed = any(segment.index is not None for segment in found)
-        return Sniffed("empty stores without an index", False) if found and not indexed else None
 
-    def sniff_records(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+def _sniff(directory: Directory) -> Sniffed | None:
+    """Recognise a record whose checksum matches, or empty stores without an index."""
+    found, _ = segment_files(directory)
+    if any(segment.size for segment in found):
         seen = _first_record(directory)
         return None if seen is None else Sniffed(f"{seen[1]} begins with a record whose checksum matches", True)
-
-    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        """Write stores; offsets become byte offsets."""
-        head = job.options.get("head", "u32")
-        if head not in ("u32", "u64"):
-            raise InvalidConfig(f'head must be "u32" or "u64", not {head!r}')
-        first = next((dict(record.headers).get(BYTE_OFFSET) for record in log.scan(job.start, job.end)), None)
-        base = int.from_bytes(first, "big") if first is not None and len(first) == 8 else 0
-        writer = PlainWriter(directory, _SHORT if head == "u32" else _LONG, base)
-        return write_segments(NAME, log, directory, job, writer, "head")
+    indexed = any(segment.index is not None for segment in found)
+    return Sniffed("empty stores without an index", False) if found and not indexed else None
 
 
 def _first_record(directory: Directory) -> tuple[HeadLayout, str] | None:
@@ -277,4 +275,10 @@ def _is_record(layout: HeadLayout, data: bytes, base: int) -> bool:
     return crc32(data[head : head + length]) == int.from_bytes(data[: layout.length_at], "little")
 
 
-FORMAT = PlainFormat()
+FORMAT = Format(
+    NAME,
+    "the Kafka paper's plain segmented log: <byte offset>.store, no index",
+    PlainLog,
+    partial(detect_below, NAME, _sniff),
+    _write,
+)

@@ -22,6 +22,8 @@ An export writes segments of `segment_bytes` (default 256 MiB) with an index.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,10 +32,10 @@ from ..log.log import Log
 from ..storage import Directory
 from .detection import Sniffed, detect_topics, read_start
 from .exporting import ExportRows, SegmentWriter, write_segments
-from .foreign import Detection, ExportJob, ExportReport, Kind
+from .foreign import ExportJob, ExportReport, Format, Kind
 from .frames import Frames, Head, HeadLayout, Range, RestartingLog, contains, numbers_in
 from .records import MAX_OFFSET, Numbers, Trust, Values, numbers_at
-from .walking import Cursor, SegmentFile, WalkedFormat
+from .walking import Cursor, SegmentFile, segment_files
 
 NAME = "rustlog"
 HEAD_BYTES = 12
@@ -184,33 +186,30 @@ class RustLogWriter(SegmentWriter):
 # --- format
 
 
-class RustLogFormat(WalkedFormat):
-    name = NAME
-    title = "RustLog: topics/<topic>/partition-<n>/, records with their offset, sparse index"
-    log = RustLogLog
-
-    def detect(self, directory: Directory) -> Detection | None:
-        return detect_topics(NAME, directory, self.sniff)
-
-    def sniff_empty(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
-        if not any(segment.data is not None for segment in found):
-            return None
-        return Sniffed("segment files of 20 digits, all empty", False)
-
-    def sniff_records(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
-        for segment in found:
-            if segment.size >= HEAD_BYTES:
-                head = read_start(directory, segment.data or "", HEAD_BYTES)
-                length, offset = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
-                if offset == segment.base and length <= MAX_RECORD_BYTES and head[:1] == b"\0":
-                    return Sniffed(f"{segment.data} begins with a record of {length} bytes and offset {offset}", True)
-        return None
-
-    def place(self, topic: str, partition: int) -> str:
-        return f"topics/{topic}/partition-{partition}"
-
-    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        return write_segments(NAME, log, directory, job, RustLogWriter(directory))
+def _write(log: Log, directory: Directory, job: ExportJob) -> ExportReport:
+    return write_segments(NAME, log, directory, job, RustLogWriter(directory))
 
 
-FORMAT = RustLogFormat()
+def _sniff(directory: Directory) -> Sniffed | None:
+    """Recognise a record with the offset in the file's name, or empty segments."""
+    found, _ = segment_files(directory, *RustLogLog.suffixes, digits=RustLogLog.digits)
+    if not any(segment.size for segment in found):
+        empty = any(segment.data is not None for segment in found)
+        return Sniffed("segment files of 20 digits, all empty", False) if empty else None
+    for segment in found:
+        if segment.size >= HEAD_BYTES:
+            head = read_start(directory, segment.data or "", HEAD_BYTES)
+            length, offset = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
+            if offset == segment.base and length <= MAX_RECORD_BYTES and head[:1] == b"\0":
+                return Sniffed(f"{segment.data} begins with a record of {length} bytes and offset {offset}", True)
+    return None
+
+
+FORMAT = Format(
+    NAME,
+    "RustLog: topics/<topic>/partition-<n>/, records with their offset, sparse index",
+    RustLogLog,
+    partial(detect_topics, NAME, _sniff),
+    _write,
+    layout="topics/{topic}/partition-{partition}",
+)

@@ -24,29 +24,12 @@ import numpy as np
 from ..errors import LogNotFound, OffsetOutOfRange
 from ..log.log import Log
 from ..storage import Directory, Storage
-from .detection import Sniffed, detect_below
-from .exporting import export_log
-from .foreign import (
-    Detection,
-    ExportOptions,
-    ExportReport,
-    Finding,
-    ForeignLog,
-    ForeignReport,
-    Format,
-    Kind,
-    OpenOptions,
-    Outcome,
-    Progress,
-    shifted,
-)
+from .foreign import Finding, ForeignLog, ForeignReport, Kind, OpenOptions, Outcome, Progress
 from .importing import copy_records
 from .records import MAX_JUMP, MAX_OFFSET, Count, Numbered, Numbers, Values, number_header
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ..store.directory.topic import DirectoryTopic
 
 #: Entries of an index.
 Entries = np.ndarray[tuple[int], np.dtype[np.void]]
@@ -157,7 +140,6 @@ class WalkedLog(ForeignLog):
 
     @property
     def lowest_offset(self) -> int:
-        """Base of the first segment."""
         return self.segments[0].base
 
     # --- walking
@@ -246,24 +228,26 @@ class WalkedLog(ForeignLog):
 
     @property
     def next_offset(self) -> int:
-        """Offset after the last record; the first access reads the whole log."""
         return self._survey().count.next_offset
 
     @property
     def report(self) -> ForeignReport:
-        """All findings; the first access reads the whole log."""
         self._survey()
         return self._report
 
     @property
     def size_bytes(self) -> int:
-        """Size of the files with records."""
         return self._before[-1]
 
     def tables(
-        self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
+        self,
+        start: int,
+        end: int | None,
+        columns: Sequence[str],
+        *,
+        progress: Progress | None = None,
+        committed: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a range, a few megabytes at a time."""
         self.check_open()
         total = self.size_bytes
         reach = None if end is None else max(start, end)  # a start beyond the end of the log is an error
@@ -409,40 +393,3 @@ def only_zeros(read: Callable[[int, int], bytes | memoryview], start: int, end: 
             return False
         start, size = start + size, _ZERO_BYTES
     return True
-
-
-class WalkedFormat(Format):
-    """A format whose logs are `WalkedLog`s."""
-
-    log: type[WalkedLog]
-
-    @abstractmethod
-    def sniff_records(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
-        """Return the evidence that these segments, not all of which are empty, are a log of this format."""
-
-    @abstractmethod
-    def sniff_empty(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
-        """Return the evidence that these segments, all of which are empty, are a log of this format."""
-
-    def sniff(self, directory: Directory) -> Sniffed | None:
-        """Return the evidence that a directory is one log of this format."""
-        found, _ = segment_files(directory, *self.log.suffixes, digits=self.log.digits)
-        if any(segment.size for segment in found):
-            return self.sniff_records(directory, found)
-        return self.sniff_empty(directory, found)
-
-    def detect(self, directory: Directory) -> Detection | None:
-        return detect_below(self.name, directory, self.sniff)
-
-    def write_topic(
-        self, topic: DirectoryTopic, path: str, *, options: ExportOptions, progress: Progress | None = None
-    ) -> tuple[ExportReport, ...]:
-        """Export each partition into its own directory."""
-        logs = [topic.partition(number) for number in range(topic.partitions)]
-        total, done = sum(log.size_bytes for log in logs), 0
-        reports: list[ExportReport] = []
-        for number, log in enumerate(logs):
-            target, step = f"{path}/{self.place(topic.name, number)}", shifted(progress, done, total)
-            reports.append(export_log(log, target, format=self.name, progress=step, **options))
-            done += log.size_bytes
-        return tuple(reports)
