@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import sawlog as package
-from sawlog.cli import submit
+from sawlog.cli import __main__ as script
 from sawlog.store.directory.store import DirectoryStore
 
 from ..cli.conftest import Cli
@@ -72,7 +72,7 @@ def test_an_example_of_the_help_runs_as_printed(name: str, line: str, place: Pat
 @pytest.mark.parametrize("line", [line for _, line in examples() if not line.startswith("sawlog ")])
 def test_an_example_with_spark_submit_runs(line: str, place: Path) -> None:
     """With the path that `sawlog pipeline script` prints."""
-    line = line.replace("$(sawlog pipeline script)", shlex.quote(submit.__file__))
+    line = line.replace("$(sawlog pipeline script)", shlex.quote(script.__file__))
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")},
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -18,7 +18,7 @@ import pytest
 
 import sawlog as package
 from sawlog import Record
-from sawlog.cli import submit
+from sawlog.cli import __main__ as script
 from sawlog.pipelines import export, ingest, running
 from sawlog.pipelines.export import ExportParams
 from sawlog.pipelines.ingest import IngestParams
@@ -162,7 +162,7 @@ def test_an_error_in_a_file_is_one_line_without_javas_traces(data: Path, tmp_pat
 
 
 def test_the_script_is_where_the_program_says(unstarted: Cli) -> None:
-    assert Path(unstarted("pipeline", "script").ok().out.strip()) == Path(submit.__file__)
+    assert Path(unstarted("pipeline", "script").ok().out.strip()) == Path(script.__file__)
 
 
 # --- real processes
@@ -233,7 +233,7 @@ def test_spark_submit_runs_a_job(filled: Fill, data: Path) -> None:
     filled(100)
     program = Path(sys.executable).parent / "spark-submit"
     options = ["--master", "local[2]", "--conf", "spark.ui.enabled=false"]
-    arguments = [*options, submit.__file__, "verify", "-d", data, "--output", "json"]
+    arguments = [*options, script.__file__, "verify", "-d", data, "--output", "json"]
     process = started(program, *arguments)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err.decode()

@@ -16,7 +16,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from .. import errors
+from .. import __version__, errors
+from .._kernel_info import kernel_info
 
 __all__ = ["main", "run"]
 
@@ -100,14 +101,17 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run_without_extra(arguments: Sequence[str], missing: str) -> int:
     """Run `sawlog` where the extra `cli` is not installed: print the version and how to install the commands."""
-    from .version import version_line
-
     advice = f"the command line needs {missing}: run pip install '.[cli]' in a clone of sawlog"
     if list(arguments) in ([], ["--help"], ["-h"], ["--version"]):
         print(f"{version_line()}\nThe library is installed; {advice}")
         return _leave(OK)
     _complain(advice)
     return FAILED
+
+
+def version_line() -> str:
+    """Return the version, and whether the kernel is compiled."""
+    return f"sawlog {__version__}, {'compiled' if kernel_info().compiled else 'interpreted'} kernel"
 
 
 def _reopen_closed_streams() -> None:

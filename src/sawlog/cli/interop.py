@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from ..display import counted, duration_text, rate_text, size_text
-from ..errors import UnknownFormat
 from ..units import size_bytes
 from . import CORRUPT
 from .options import DirectoryData, Output, Topic, argument, flag, named_values, option, parsed
@@ -89,9 +88,12 @@ def import_(
       sawlog import ./commit_log events -d data --format laminarmq --on-damage skip
     """
     from .. import interop
+    from ..interop.detection import detect_required
 
     stamp = parsed("--timestamp", timestamp, time_ms)
-    found = _detected(source, system)
+    if not source.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"no such directory: {source}")
+    found = detect_required(source, system)
     rename, only = _names(found, topic)
     for ignored in found.ignored:
         if only is None or ignored.startswith(f"{only}-"):
@@ -138,18 +140,6 @@ def import_(
     )
     if any(finding.outcome == "lost" for finding in report.findings):
         raise typer.Exit(CORRUPT)
-
-
-def _detected(source: Path, system: System | None) -> Detection:
-    from .. import interop
-
-    if not source.is_dir():
-        raise FileNotFoundError(errno.ENOENT, f"no such directory: {source}")
-    found = interop.detect(source, format=system)
-    if found is None:
-        tried = system or ", ".join(get_args(System))
-        raise UnknownFormat(f"{source} holds no log of a supported system (looked for: {tried})")
-    return found
 
 
 def _names(found: Detection, topic: str | None) -> tuple[str | None, str | None]:

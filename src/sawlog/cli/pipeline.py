@@ -376,7 +376,7 @@ def script(output: Output = "table") -> None:
       sawlog pipeline script
       spark-submit --master local[4] $(sawlog pipeline script) ingest --help
     """
-    path, printer = str(Path(__file__).with_name("submit.py")), Printer(output)
+    path, printer = str(Path(__file__).with_name("__main__.py")), Printer(output)
     if printer.for_people:
         printer.line(path)
         printer.flush()

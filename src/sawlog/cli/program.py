@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .version import version_line
+from . import version_line
 
 #: Summary, module and attribute of each command, in the order of the help.
 COMMANDS = {

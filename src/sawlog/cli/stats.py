@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..batch import kernel
 from ..batch.compression import codec_name
 from ..batch.header import (
     ATTRIBUTES,
@@ -25,11 +24,11 @@ from ..batch.header import (
     SIZE,
     TIMESTAMP_TYPE_BIT,
     Rows,
-    new_rows,
 )
 from ..config import LogConfig
 from ..display import count_text, size_text, time_text
 from ..errors import CorruptBatch, RemoteUnavailable
+from ..log.ingest import rows_of
 from ..log.summaries import oldest_times
 from .charts import (
     LATEST_MS,
@@ -137,7 +136,7 @@ def _tally(place: NamedLog, span: Span) -> Tally:
         if fetched.next_offset <= start:
             break
         for buffer in fetched.buffers:
-            rows = _headers(buffer)
+            rows = rows_of(buffer)
             rows = rows[(rows[:, BASE] < end) & (rows[:, LAST] >= start)]
             first = _oldest(buffer, rows)
             if span.times is not None:
@@ -170,17 +169,6 @@ def _begins(rows: Rows, first: Any) -> Any:
     newest = rows[:, MAX_TIME]
     stamped = (rows[:, ATTRIBUTES] & TIMESTAMP_TYPE_BIT) != 0
     return np.where(stamped | (first < 0) | (first > newest), newest, first)
-
-
-def _headers(buffer: memoryview) -> Rows:
-    parts, position = [], 0
-    while position < len(buffer):
-        rows = new_rows(1024)
-        count, position, why, _ = kernel.scan_batches(buffer, position, len(buffer), len(buffer), -1, memoryview(rows))
-        parts.append(rows[:count])
-        if why != kernel.SCAN_MORE:
-            break
-    return np.concatenate(parts) if parts else new_rows(0)
 
 
 def _joined(parts: list[Any]) -> Any:
