@@ -17,6 +17,13 @@ _SIZES = {
     **{unit: 1024**power for power, unit in enumerate(("k", "m", "g", "t"), 1)},
 }
 _DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+#: Round steps of a time axis: seconds, minutes, hours, days, weeks, months, years.
+ROUND_STEPS_MS = (
+    *(each * 1000 for each in (1, 2, 5, 10, 15, 30)),
+    *(each * 60_000 for each in (1, 2, 5, 10, 15, 30)),
+    *(each * 3_600_000 for each in (1, 2, 3, 6, 12)),
+    *(each * 86_400_000 for each in (1, 2, 7, 14, 30, 90, 365, 3650)),
+)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")

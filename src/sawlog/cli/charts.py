@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from ..display import rate_text
+from ..units import ROUND_STEPS_MS
 from . import FAILED
 from .options import flag, option
 from .output import Printer, note
@@ -28,14 +29,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1000
 _ACROSS, _UP = " ▏▎▍▌▋▊▉█", " ▁▂▃▄▅▆▇█"
 _HEIGHT_ROWS, _AXIS_COLUMNS = 8, 9
-
-#: Steps of a time axis: seconds, minutes, hours, days, weeks, months, years.
-_STEPS_MS = [
-    *(each * 1000 for each in (1, 2, 5, 10, 15, 30)),
-    *(each * 60_000 for each in (1, 2, 5, 10, 15, 30)),
-    *(each * 3_600_000 for each in (1, 2, 3, 6, 12)),
-    *(each * 86_400_000 for each in (1, 2, 7, 14, 30, 90, 365, 3650)),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +92,8 @@ def round_steps(most: float, count: int = 4) -> list[float]:
 def time_steps(start_ms: int, end_ms: int, count: int = 8) -> list[tuple[int, str]]:
     """Return at most about `count` round times between two times, each with its label (local time)."""
     span = max(end_ms - start_ms, 1)
-    longest = _STEPS_MS[-1]
-    step = next((each for each in _STEPS_MS if span / each <= count), -(-span // (count * longest)) * longest)
+    longest = ROUND_STEPS_MS[-1]
+    step = next((each for each in ROUND_STEPS_MS if span / each <= count), -(-span // (count * longest)) * longest)
     offset = (_when(start_ms).utcoffset() or timedelta()) // timedelta(milliseconds=1)
     first = -(-(start_ms + offset) // step) * step - offset
     pattern = "%H:%M:%S" if step < 60_000 else "%H:%M" if step < 86_400_000 else "%Y-%m-%d"
@@ -115,12 +108,9 @@ def _when(ms: int) -> datetime:
 
 def _span_text(chart: TimeChart) -> str:
     first, last = _when(chart.start_ms), _when(chart.end_ms)
-    same_day = first.date() == last.date()
-    return (
-        f"{first:%Y-%m-%d %H:%M:%S} to {last:%H:%M:%S %Z}"
-        if same_day
-        else f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M %Z}"
-    )
+    if first.date() == last.date():
+        return f"{first:%Y-%m-%d %H:%M:%S} to {last:%H:%M:%S %Z}"
+    return f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M %Z}"
 
 
 # --- the terminal

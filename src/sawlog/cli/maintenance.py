@@ -41,7 +41,6 @@ from .places import (
     NamedLog,
     check_place,
     chosen,
-    groups_path,
     note_remote,
     open_any,
     open_directory,
@@ -91,7 +90,10 @@ def verify(
         with ProgressBar("verifying", total, "bytes") as progress:
             rows = list(_checked(places, problems, progress))
         note_remote(places)
-    rows += [_lost(each) for each in missing]
+    for each in missing:
+        problem = Problem(f"topics/{each.topic}/partition-{each.partition}", 0, str(each), None)
+        counts = dict.fromkeys(_VERIFY_COUNTS, 0)
+        rows.append({"topic": each.topic, "partition": each.partition, **counts, "problems": [problem]})
     printer.rows(rows, _VERIFY_COLUMNS, empty="nothing to verify: no topics")
     if problems or missing:
         for each in missing:
@@ -102,14 +104,6 @@ def verify(
         if not is_address(data):
             note("`sawlog inspect FILE` shows the damaged bytes, `sawlog repair --plan` what can be repaired")
         raise typer.Exit(CORRUPT)
-
-
-def _lost(missing: MissingPartition) -> dict[str, Any]:
-    """Return the row of a partition whose files are missing."""
-    path = f"topics/{missing.topic}/partition-{missing.partition}"
-    problem = Problem(path, 0, str(missing), None)
-    row = {"topic": missing.topic, "partition": missing.partition}
-    return {**row, **dict.fromkeys(_VERIFY_COUNTS, 0), "problems": [problem]}
 
 
 def _check_whole(data: str, printer: Printer) -> None:
@@ -234,9 +228,9 @@ def _wanted(
             for number in chosen(one, partitions):
                 path = Path(data) / TOPICS / name / partition_name(number)  # it may be too damaged to open
                 wanted.append((name, number, path.absolute(), log_config(one.settings)))
-    groups = None if topic or partitions else groups_path(data)
-    if groups is not None:
-        wanted.append((GROUPS_LOG, 0, groups.absolute(), LogConfig()))
+    with open_groups_log(None if topic or partitions else data) as groups:
+        if groups is not None:
+            wanted.append((GROUPS_LOG, 0, Path(groups.path).absolute(), LogConfig()))
     return wanted
 
 

@@ -10,7 +10,7 @@ import errno
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -168,28 +168,15 @@ def note_remote(places: Iterable[NamedLog]) -> None:
 GROUPS_LOG = "(groups)"
 
 
-def groups_path(data: str | None) -> Path | None:
-    """Return the directory of the groups' committed offsets, or None if no offset was ever committed. A log that lost
+def open_groups_log(data: str | None) -> AbstractContextManager[Log | None]:
+    """Open the log of the groups' committed offsets for reading; None if no offset was ever committed. A log that lost
     its segments counts; a log whose creation crashed before the first segment does not."""
     if data is None or is_address(data):
-        return None
-    path = Path(data) / GROUPS
+        return nullcontext()
     try:
-        Log.open(path, mode="r").close()
+        return Log.open(Path(data) / GROUPS, mode="r")
     except LogNotFound:
-        return None
-    return path
-
-
-@contextmanager
-def open_groups_log(data: str | None) -> Iterator[Log | None]:
-    """Open the committed-offsets log for reading, if the store has one."""
-    path = groups_path(data)
-    if path is None:
-        yield None
-        return
-    with Log.open(path, mode="r") as log:
-        yield log
+        return nullcontext()
 
 
 class OpenLogs:

@@ -52,21 +52,16 @@ def detect(path: str | PathLike[str] | Directory, *, format: str | None = None) 
 
     With `format` only that format is tried. Raises `UnknownFormat` if several formats are possible.
     """
+    if isinstance(path, (str, PathLike)):
+        with closing(FileDirectory(path, create=False)) as directory:
+            return detect(directory, format=format)
     candidates = formats() if format is None else (format_named(format),)
-    if not isinstance(path, (str, PathLike)):
-        return _detect(path, candidates)
-    with closing(FileDirectory(path, create=False)) as directory:
-        return _detect(directory, candidates)
-
-
-def _detect(directory: Directory, candidates: tuple[Format, ...]) -> Detection | None:
-    if directory.exists(_STORE_FILE):
-        raise UnknownFormat(f"{directory.path} is a sawlog store: open it with sawlog.open")
-    found = [seen for each in candidates if (seen := each.detect(directory)) is not None]
+    if path.exists(_STORE_FILE):
+        raise UnknownFormat(f"{path.path} is a sawlog store: open it with sawlog.open")
+    found = [seen for each in candidates if (seen := each.detect(path)) is not None]
     best = [seen for seen in found if seen.certain] or found
     if len(best) > 1:
-        names = " or ".join(seen.format for seen in best)
-        raise UnknownFormat(f"{directory.path} may be {names}: give the format")
+        raise UnknownFormat(f"{path.path} may be {' or '.join(seen.format for seen in best)}: give the format")
     return best[0] if best else None
 
 

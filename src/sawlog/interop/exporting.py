@@ -193,6 +193,9 @@ class ExportRows:
 class SegmentWriter(ABC):
     """Writer of consecutive segments. A format defines the size and the bytes of a record."""
 
+    format: str
+    #: Options of the format besides `segment_bytes`.
+    own_options: tuple[str, ...] = ()
     #: Suffixes of data and index; "" if there is none.
     names = ("", "")
     #: Minimum number of digits in a file name.
@@ -202,7 +205,8 @@ class SegmentWriter(ABC):
     #: Headers that the format can store.
     kept_headers: tuple[str, ...] = ()
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, log: Log, directory: Directory, job: ExportJob) -> None:
+        """Validate the options of the job. The writer creates its files in the directory."""
         self._directory = directory
         self._data: Storage | None = None
         self._index: Storage | None = None
@@ -276,13 +280,12 @@ class SegmentWriter(ABC):
                 storage.close()
 
 
-def write_segments(
-    format: str, log: Log, directory: Directory, job: ExportJob, writer: SegmentWriter, *own_options: str
-) -> ExportReport:
-    """Write the records of a range with this writer."""
+def write_segments(kind: type[SegmentWriter], log: Log, directory: Directory, job: ExportJob) -> ExportReport:
+    """Write the records of a range with a writer of this kind."""
     start, end = job.start, job.end
-    check_options(format, job.options, ("segment_bytes", *own_options))
+    check_options(kind.format, job.options, ("segment_bytes", *kind.own_options))
     segment_bytes = segment_bytes_of(job.options)
+    writer = kind(log, directory, job)
     dropped: Counter[str] = Counter()
     following, records, total = start, 0, log.size_bytes
     try:
@@ -301,7 +304,7 @@ def write_segments(
         writer.abandon()
         raise
     return ExportReport(
-        format,
+        kind.format,
         directory.path,
         start,
         end,

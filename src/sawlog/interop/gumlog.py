@@ -32,11 +32,10 @@ from functools import partial
 import numpy as np
 
 from ..batch import kernel
-from ..log.log import Log
 from ..storage import Directory
 from .detection import Sniffed, detect_below, read_start
 from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
-from .foreign import ExportJob, ExportReport, Format, Kind
+from .foreign import Format, Kind
 from .frames import Frames, Head, HeadLayout, Range, RestartingLog, contains, numbers_in
 from .records import MAX_OFFSET, MAX_VALUE_BYTES, Numbers, Trust, Values, number_header
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, segment_files
@@ -245,6 +244,7 @@ class _Stores(io.RawIOBase):
 
 
 class GumlogWriter(SegmentWriter):
+    format = NAME
     names = (".store", ".index")
     kept_headers = (_TERM, _TYPE, f"{NAME}.offset")
 
@@ -283,10 +283,6 @@ def _varint_sizes(numbers: Numbers) -> Numbers:
 # --- format
 
 
-def _write(log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-    return write_segments(NAME, log, directory, job, GumlogWriter(directory))
-
-
 def _sniff(directory: Directory) -> Sniffed | None:
     """Recognise protobuf records with the right offsets, or empty stores with indexes."""
     found, _ = segment_files(directory)
@@ -320,5 +316,5 @@ FORMAT = Format(
     "GUMLOG: <base>.store with protobuf records, <base>.index",
     GumlogLog,
     partial(detect_below, NAME, _sniff),
-    _write,
+    partial(write_segments, GumlogWriter),
 )

@@ -16,7 +16,7 @@ Memory: a few megabytes, or the largest record if that is larger.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -125,11 +125,10 @@ def import_log(
     done: list[LogImport] = []
     for number, (place, log) in enumerate(zip(places, _targets(places, target, topic, settings or {}), strict=True)):
         step = shifted(progress, sum(sizes[:number]), sum(sizes))
-        if isinstance(source, ForeignLog):
-            done.append(_import_one(place, source, log, step, timestamp, resume))
-        else:  # one at a time: a server may have more logs than a process may open files
-            with open_place(place, name, damage=damage, metadata=metadata) as each:
-                done.append(_import_one(place, each, log, step, timestamp, resume))
+        # One at a time: a server may have more logs than a process may open files.
+        given = nullcontext(source) if isinstance(source, ForeignLog) else None
+        with given or open_place(place, name, damage=damage, metadata=metadata) as each:
+            done.append(_import_one(place, each, log, step, timestamp, resume))
     if progress is not None:
         progress(sum(sizes), sum(sizes))  # the sizes include files that are not part of a log
     return ImportReport(name, path, tuple(done), watch.elapsed_s)

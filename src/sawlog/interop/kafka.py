@@ -519,7 +519,10 @@ def _copy_batches(source: KafkaLog, log: Log, progress: Progress | None) -> int:
                 chunk.keep(chunk.rows[chunk.rows[:, LAST] >= log.next_offset])
                 if len(chunk.rows):
                     start = log.next_offset
-                    threads.wrote(_append(log, chunk, new=new))
+                    if new and _is_worth_sealing(log, int(chunk.rows[0, MAX_TIME])):
+                        log.seal()
+                    log._append_at_offsets(chunk.view, chunk.rows, wait=False)  # synced by the threads and the caller
+                    threads.wrote(int(chunk.rows[:, SIZE].sum()))
                     gaps.pass_over(chunk.rows)
                     records += int(chunk.rows[:, COUNT].sum()) - _count_below(chunk, start)
                     epoch, new = int(chunk.rows[-1, LEADER_EPOCH]), False
@@ -552,15 +555,6 @@ def _check_same(source: KafkaLog, log: Log) -> None:
         f"{log.path} ends at offset {last} with a different batch than {source.path}: it is not a copy of it; "
         "import into a new topic"
     )
-
-
-def _append(log: Log, chunk: Chunk, *, new: bool) -> int:
-    """Append batches to the log and return their size in bytes. `new` if a Kafka segment begins with them."""
-    first = chunk.rows[0]
-    if new and _is_worth_sealing(log, int(first[MAX_TIME])):
-        log.seal()
-    log._append_at_offsets(chunk.view, chunk.rows, wait=False)  # synced in the background, and by the caller at the end
-    return int(chunk.rows[:, SIZE].sum())
 
 
 def _is_worth_sealing(log: Log, timestamp: int) -> bool:

@@ -45,7 +45,7 @@ from ..log.log import Log
 from ..storage import Directory
 from .detection import Sniffed, detect_below, read_start
 from .exporting import ExportRows, SegmentWriter, write_segments
-from .foreign import ExportJob, ExportReport, Format, Kind
+from .foreign import ExportJob, Format, Kind
 from .laminarmq_unindexed import Unindexed, decode, find_unindexed, first_head, heads_at, index_in_head
 from .records import (
     MAX_OFFSET,
@@ -408,12 +408,19 @@ def _other_lengths(segment: SegmentFile, cursor: Cursor, entries: Entries) -> It
 
 
 class LaminarmqWriter(SegmentWriter):
+    format = NAME
+    own_options = ("index_bits",)
     names = (".store", ".index")
     kept_headers = (f"{NAME}.offset",)
 
-    def __init__(self, directory: Directory, width: int) -> None:
-        super().__init__(directory)
-        self._head = np.dtype([("size", "<u4"), ("tag", "u1"), ("index", f"<u{width}")])
+    def __init__(self, log: Log, directory: Directory, job: ExportJob) -> None:
+        super().__init__(log, directory, job)
+        bits = job.options.get("index_bits", 32 if job.end <= 2**32 else 64)
+        if bits not in (32, 64):
+            raise InvalidConfig(f"index_bits must be 32 or 64, not {bits!r}")
+        if bits == 32 and job.end > 2**32:
+            raise ExportRefused(f"offsets up to {job.end - 1} do not fit into 32 bits: export with index_bits=64")
+        self._head = np.dtype([("size", "<u4"), ("tag", "u1"), ("index", "<u4" if bits == 32 else "<u8")])
 
     def sizes(self, rows: ExportRows) -> Numbers:
         return rows.lengths + self._head.itemsize
@@ -434,16 +441,6 @@ class LaminarmqWriter(SegmentWriter):
 
 
 # --- format
-
-
-def _write(log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-    bits = job.options.get("index_bits", 32 if job.end <= 2**32 else 64)
-    if bits not in (32, 64):
-        raise InvalidConfig(f"index_bits must be 32 or 64, not {bits!r}")
-    if bits == 32 and job.end > 2**32:
-        raise ExportRefused(f"offsets up to {job.end - 1} do not fit into 32 bits: export with index_bits=64")
-    writer = LaminarmqWriter(directory, 4 if bits == 32 else 8)
-    return write_segments(NAME, log, directory, job, writer, "index_bits")
 
 
 def _sniff(directory: Directory) -> Sniffed | None:
@@ -486,6 +483,6 @@ FORMAT = Format(
     "laminarmq: <base>.store and a dense, checksummed <base>.index",
     LaminarmqLog,
     partial(detect_below, NAME, _sniff),
-    _write,
+    partial(write_segments, LaminarmqWriter),
     has_metadata=True,
 )

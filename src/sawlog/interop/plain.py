@@ -33,7 +33,7 @@ from ..log.log import Log
 from ..storage import Directory
 from .detection import Sniffed, detect_below, read_start
 from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
-from .foreign import ExportJob, ExportReport, Format, Kind, OpenOptions
+from .foreign import ExportJob, Format, Kind, OpenOptions
 from .frames import SEARCH_BYTES, FrameLog, Frames, HeadLayout, ResyncPoint
 from .records import MAX_VALUE_BYTES, Count, Numbers, Trust, Values, checksums, number_header, numbers_at
 from .walking import Cursor, SegmentFile, segment_files
@@ -190,14 +190,20 @@ def offset_of(log: Log, byte_offset: int) -> int:
 
 
 class PlainWriter(SegmentWriter):
+    format = NAME
+    own_options = ("head",)
     names = (".store", "")
     dense = False
     kept_headers = (BYTE_OFFSET,)
 
-    def __init__(self, directory: Directory, layout: HeadLayout, base: int) -> None:
-        super().__init__(directory)
-        self._layout = layout
-        self._next_byte = base
+    def __init__(self, log: Log, directory: Directory, job: ExportJob) -> None:
+        super().__init__(log, directory, job)
+        head = job.options.get("head", "u32")
+        if head not in ("u32", "u64"):
+            raise InvalidConfig(f'head must be "u32" or "u64", not {head!r}')
+        self._layout = layout = _SHORT if head == "u32" else _LONG
+        first = next((dict(record.headers).get(BYTE_OFFSET) for record in log.scan(job.start, job.end)), None)
+        self._next_byte = int.from_bytes(first, "big") if first is not None and len(first) == 8 else 0
         meta = [("offset", "<u8")] if layout is _SHORT else []
         self._head = np.dtype([("checksum", f"<u{layout.length_at}"), ("length", f"<u{layout.length_size}"), *meta])
 
@@ -230,17 +236,6 @@ class PlainWriter(SegmentWriter):
 
 
 # --- format
-
-
-def _write(log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-    """Write stores; offsets become byte offsets."""
-    head = job.options.get("head", "u32")
-    if head not in ("u32", "u64"):
-        raise InvalidConfig(f'head must be "u32" or "u64", not {head!r}')
-    first = next((dict(record.headers).get(BYTE_OFFSET) for record in log.scan(job.start, job.end)), None)
-    base = int.from_bytes(first, "big") if first is not None and len(first) == 8 else 0
-    writer = PlainWriter(directory, _SHORT if head == "u32" else _LONG, base)
-    return write_segments(NAME, log, directory, job, writer, "head")
 
 
 def _sniff(directory: Directory) -> Sniffed | None:
@@ -280,5 +275,5 @@ FORMAT = Format(
     "the Kafka paper's plain segmented log: <byte offset>.store, no index",
     PlainLog,
     partial(detect_below, NAME, _sniff),
-    _write,
+    partial(write_segments, PlainWriter),
 )

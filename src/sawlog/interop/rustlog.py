@@ -28,11 +28,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ExportRefused
-from ..log.log import Log
 from ..storage import Directory
 from .detection import Sniffed, detect_topics, read_start
 from .exporting import ExportRows, SegmentWriter, write_segments
-from .foreign import ExportJob, ExportReport, Format, Kind
+from .foreign import Format, Kind
 from .frames import Frames, Head, HeadLayout, Range, RestartingLog, contains, numbers_in
 from .records import MAX_OFFSET, Numbers, Trust, Values, numbers_at
 from .walking import Cursor, SegmentFile, segment_files
@@ -161,6 +160,7 @@ def _cannot_be_records(window: bytes, at: Numbers, base: int) -> npt.NDArray[np.
 
 
 class RustLogWriter(SegmentWriter):
+    format = NAME
     names = (".log", ".index")
     digits = 20
     kept_headers = (f"{NAME}.offset",)
@@ -186,10 +186,6 @@ class RustLogWriter(SegmentWriter):
 # --- format
 
 
-def _write(log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-    return write_segments(NAME, log, directory, job, RustLogWriter(directory))
-
-
 def _sniff(directory: Directory) -> Sniffed | None:
     """Recognise a record with the offset in the file's name, or empty segments."""
     found, _ = segment_files(directory, *RustLogLog.suffixes, digits=RustLogLog.digits)
@@ -210,6 +206,6 @@ FORMAT = Format(
     "RustLog: topics/<topic>/partition-<n>/, records with their offset, sparse index",
     RustLogLog,
     partial(detect_topics, NAME, _sniff),
-    _write,
+    partial(write_segments, RustLogWriter),
     layout="topics/{topic}/partition-{partition}",
 )

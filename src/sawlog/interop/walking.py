@@ -66,13 +66,7 @@ class Cursor:
 
     def to(self, position: int, count: Count | None = None, *, entry: int | None = None, loose: bool = False) -> Cursor:
         """Return a cursor further on in the same segment."""
-        return Cursor(
-            self.segment,
-            position,
-            self.entry if entry is None else entry,
-            self.count if count is None else count,
-            loose,
-        )
+        return Cursor(self.segment, position, self.entry if entry is None else entry, count or self.count, loose)
 
 
 def _next_offset(cursor: Cursor) -> int:

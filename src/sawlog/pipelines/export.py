@@ -130,7 +130,8 @@ def run(spark: SparkSession, params: ExportParams, progress: Advance | None = No
     with running.exclusive_directory(target / STATE_DIRECTORY) as directory:
         with running.one_line_errors():
             state = _state(spark, params, root, topic_id, directory)
-            sink = _sink(params, directory, state["id"])
+            kind = DeltaTarget if params.format == "delta" else ParquetTarget
+            sink = kind(directory, state["id"], params.by, params.file_bytes if params.compact else None)
             query = (
                 _rows(spark, params, root, state["schema"])
                 .writeStream.foreachBatch(sink.take)
@@ -139,16 +140,9 @@ def run(spark: SparkSession, params: ExportParams, progress: Advance | None = No
                 .start()
             )
         flow = running.watch(query, progress)
-        if params.compact:
-            sink.compact()
+        sink.compact()
     counts = flow.records, flow.batches, sink.merged_files, sink.new_files
     return TableExportReport(params.topic, str(target), params.format, *counts, flow.stopped)
-
-
-def _sink(params: ExportParams, notes: FileDirectory, name: str) -> DeltaTarget | ParquetTarget:
-    if params.format == "delta":
-        return DeltaTarget(Path(notes.path).parent, name, params.by, params.file_bytes)
-    return ParquetTarget(notes, name, params.by, params.file_bytes if params.compact else None)
 
 
 def _state(
@@ -267,10 +261,11 @@ class ParquetTarget:
 
     def take(self, rows: DataFrame, batch: int) -> None:
         """Write a micro-batch, unless it is already stored."""
-        done = self._done()
-        if batch <= done:
+        done = checksummed.load(self._notes, _DONE) if self._notes.exists(_DONE) else {"batch": -1}
+        if batch <= checksummed.field(done, "batch", int, _DONE):
             return
-        self._remove(batch)
+        for path in data_files(self._root, f"{self._label}-{batch:010d}-*.parquet"):
+            path.unlink()  # moved by an attempt that crashed
         write_parquet(rows, self._staging, self._by)
         touched = {self._move_in(path, batch, number) for number, path in enumerate(data_files(self._staging))}
         for directory in touched:
@@ -279,16 +274,6 @@ class ParquetTarget:
         shutil.rmtree(self._staging)
         if self._file_bytes is not None and batch % _COMPACT_EVERY == _COMPACT_EVERY - 1:
             self.compact()
-
-    def _done(self) -> int:
-        if not self._notes.exists(_DONE):
-            return -1
-        return checksummed.field(checksummed.load(self._notes, _DONE), "batch", int, _DONE)
-
-    def _remove(self, batch: int) -> None:
-        """Remove the files that a crashed attempt moved."""
-        for path in data_files(self._root, f"{self._label}-{batch:010d}-*.parquet"):
-            path.unlink()
 
     def _move_in(self, path: Path, batch: int, number: int) -> Path:
         directory = self._root / path.parent.relative_to(self._staging)
@@ -376,12 +361,12 @@ class DeltaTarget:
     the table is vacuumed.
     """
 
-    def __init__(self, root: Path, name: str, by: Sequence[str], file_bytes: int) -> None:
+    def __init__(self, notes: FileDirectory, name: str, by: Sequence[str], file_bytes: int | None) -> None:
         check_package("delta")
         import deltalake
 
         self._deltalake = deltalake
-        self._root, self._name, self._by = str(root), f"sawlog-{name}", list(by)
+        self._root, self._name, self._by = str(Path(notes.path).parent), f"sawlog-{name}", list(by)
         self._file_bytes = file_bytes
         self.merged_files = self.new_files = 0
 
@@ -402,7 +387,7 @@ class DeltaTarget:
 
     def compact(self) -> None:
         """Merge small files."""
-        if not self._exists():
+        if self._file_bytes is None or not self._exists():
             return
         done = self._deltalake.DeltaTable(self._root).optimize.compact(target_size=self._file_bytes)
         self.merged_files += done["numFilesRemoved"]

@@ -28,9 +28,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa  # at module level: Spark inspects the annotations of the functions it is given
 
@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-FORMATS = ("auto", "text", "json", "csv", "parquet")
-_ENDINGS = {
+Form = Literal["auto", "text", "json", "csv", "parquet"]
+FORMATS = get_args(Form)
+_ENDINGS: dict[str, Form] = {
     ".txt": "text",
     ".log": "text",
     ".json": "json",
@@ -86,7 +87,7 @@ class IngestParams:
     #: A directory of files, a pattern (in/*.csv) or one file.
     source: str
     #: `text` and `json` are read line by line; `auto` decides by suffix.
-    format: Literal["auto", "text", "json", "csv", "parquet"] = "auto"
+    format: Form = "auto"
     #: Column with the key (JSON: the field, also a.b).
     key: str | None = None
     #: Column with the timestamp: a time, or milliseconds since 1970.
@@ -128,35 +129,30 @@ def check_params(params: IngestParams) -> None:
     if params.compression is not None:
         running.check_choice("compression", params.compression, CODECS)
     check_topic_name(params.topic)
-    source = _source(params.source)
-    if "://" not in source and not Path(source).exists() and not glob.has_magic(source):
-        raise InvalidConfig(f"no such file or directory: {source}")
-    form = _form(params, source)
-    if form == "text" and (params.key or params.timestamp):
+    params = _resolved(params)
+    if params.format == "text" and (params.key or params.timestamp):
         raise InvalidConfig("lines of text have no columns: key and timestamp are for json, csv and parquet")
-    if form in _LINES and (params.value or params.schema):
-        raise InvalidConfig(f"{form} lines are stored unchanged: value and schema are for csv and parquet")
+    if params.format in _LINES and (params.value or params.schema):
+        raise InvalidConfig(f"{params.format} lines are stored unchanged: value and schema are for csv and parquet")
 
 
 def run(spark: SparkSession, params: IngestParams, progress: Advance | None = None) -> IngestReport:
     """Ingest the new files, once or until stopped."""
     check_params(params)
-    source = _source(params.source)
-    form = _form(params, source)
+    params = _resolved(params)
     with DirectoryStore.open(params.data, maintenance_interval_s=None) as store:
         store.create_topic(params.topic, params.partitions, exist_ok=True)
         root = Path(store.path)
-    wanted = WantedColumns(form, source, params.key, params.timestamp, params.value, params.header)
-    with running.exclusive_directory(place(root, params.topic, source)) as directory:
+    with running.exclusive_directory(place(root, params.topic, params.source)) as directory:
         with running.one_line_errors():
-            ingester = _FileIngester(spark, params, wanted, str(root), directory)
+            ingester = _FileIngester(spark, params, str(root), directory)
             names = spark.readStream.format("binaryFile").schema(_BINARY).option("recursiveFileLookup", "true")
-            writer = names.load(source).select("path").writeStream.foreachBatch(ingester.take)
+            writer = names.load(params.source).select("path").writeStream.foreachBatch(ingester.take)
             writer = writer.option("checkpointLocation", f"{directory.path}/{CHECKPOINT}")
             query = writer.trigger(**running.trigger(params.every_s)).start()
         flow = running.watch(query, look=lambda: ingester.tell(progress))
     counts = ingester.records, ingester.without_key, ingester.transactions
-    return IngestReport(params.topic, source, form, *counts, flow.stopped)
+    return IngestReport(params.topic, params.source, params.format, *counts, flow.stopped)
 
 
 def place(root: Path, topic: str, source: str) -> Path:
@@ -164,34 +160,30 @@ def place(root: Path, topic: str, source: str) -> Path:
     return root / "pipelines" / f"ingest-{quoted(topic)}-{hashlib.sha256(source.encode()).hexdigest()[:12]}"
 
 
-def _form(params: IngestParams, source: str) -> str:
-    return params.format if params.format != "auto" else guess_format(source)
+def _resolved(params: IngestParams) -> IngestParams:
+    """Return the parameters with the detected format, and with the source as Spark and the checkpoint know it: an
+    absolute path."""
+    source = params.source
+    if "://" not in source:
+        source = str(Path(source).absolute())
+        if not Path(source).exists() and not glob.has_magic(source):
+            raise InvalidConfig(f"no such file or directory: {source}")
+    return replace(params, source=source, format=guess_format(source) if params.format == "auto" else params.format)
 
 
-def _source(source: str) -> str:
-    """Return the source as Spark and the checkpoint know it, independent of the working directory."""
-    if "://" in source:
-        return source
-    return str(Path(source).absolute())
-
-
-def guess_format(source: str) -> str:
+def guess_format(source: str) -> Form:
     """Guess the format from the suffixes of the files."""
     path = Path(source)
     names = [each.name for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path.name]
     shown = [name for name in names if not name.startswith((".", "_"))]
-    found = Counter(form for form in map(_by_ending, shown) if form)
+    endings = [path.with_suffix("").suffix if path.suffix in _PACKED else path.suffix for path in map(Path, shown)]
+    found = Counter(_ENDINGS[ending] for ending in endings if ending in _ENDINGS)
     if len(found) != 1:
         what = "no file has a known suffix" if not found else f"there are {' and '.join(sorted(found))}"
         raise InvalidConfig(
             f"cannot detect the format of {source}: {what}; give format as one of {', '.join(FORMATS[1:])}"
         )
     return next(iter(found))
-
-
-def _by_ending(name: str) -> str | None:
-    path = Path(name)
-    return _ENDINGS.get((path.with_suffix("") if path.suffix in _PACKED else path).suffix)
 
 
 # --- the files
@@ -209,35 +201,22 @@ class Shape:
         return list(self.schema.fieldNames())
 
 
-@dataclass(frozen=True, slots=True)
-class WantedColumns:
-    """The columns of the files that make up a record."""
-
-    form: str
-    source: str
-    key: str | None = None
-    timestamp: str | None = None
-    value: str | None = None
-    header: bool = True
-
-    def check(self, names: Sequence[str]) -> None:
-        """Raise if a requested column is missing."""
-        for name in filter(None, (self.key, self.timestamp, self.value)):
-            if name not in names:
-                raise InvalidConfig(f"no column {name!r} in {self.source}; its columns are {', '.join(names)}")
+def _check_columns(params: IngestParams, names: Sequence[str]) -> None:
+    """Raise if a requested column is missing."""
+    for name in filter(None, (params.key, params.timestamp, params.value)):
+        if name not in names:
+            raise InvalidConfig(f"no column {name!r} in {params.source}; its columns are {', '.join(names)}")
 
 
 class _FileIngester:
     """Ingests the files that Spark reports as new, in order of name, and counts the records."""
 
-    def __init__(
-        self, spark: SparkSession, params: IngestParams, wanted: WantedColumns, root: str, directory: FileDirectory
-    ) -> None:
-        self._spark, self._params, self._wanted = spark, params, wanted
+    def __init__(self, spark: SparkSession, params: IngestParams, root: str, directory: FileDirectory) -> None:
+        self._spark, self._params = spark, params
         self._root, self._directory = root, directory
-        self._shape = None if wanted.form in _LINES else _shape(spark, params, wanted, directory)
+        self._shape = None if params.format in _LINES else _shape(spark, params, directory)
         if self._shape is not None:
-            wanted.check(self._shape.names)
+            _check_columns(params, self._shape.names)
         self.records = self.without_key = self.transactions = 0
         self._told = 0
 
@@ -268,8 +247,8 @@ class _FileIngester:
         from pyspark.sql import functions as F
 
         seen = Observation()
-        rows = _records(self._spark, self._wanted, paths, self._shape)
-        missing = F.count_if(F.col("key").isNull() if self._wanted.key is not None else F.lit(False))
+        rows = _records(self._spark, self._params, paths, self._shape)
+        missing = F.count_if(F.col("key").isNull() if self._params.key is not None else F.lit(False))
         rows = rows.observe(seen, F.count(F.lit(1)).alias("records"), missing.alias("without_key"))
         writer = rows.write.format("sawlog").mode("append").option("path", self._root)
         writer = writer.option("topic", self._params.topic)
@@ -292,7 +271,7 @@ class _FileIngester:
 # --- the schema
 
 
-def _shape(spark: SparkSession, params: IngestParams, wanted: WantedColumns, directory: FileDirectory) -> Shape:
+def _shape(spark: SparkSession, params: IngestParams, directory: FileDirectory) -> Shape:
     """Return the schema: the given one, the one inferred before, or one inferred now and kept for the next run."""
     from pyspark.sql.types import StructType
 
@@ -302,23 +281,23 @@ def _shape(spark: SparkSession, params: IngestParams, wanted: WantedColumns, dir
         kept = checksummed.load(directory, _SCHEMA)
         return Shape(StructType.fromJson(json.loads(kept["schema"])), kept.get("inferred", False))
     else:
-        shape = Shape(_inferred(spark, wanted), wanted.form == "csv")
+        shape = Shape(_inferred(spark, params), params.format == "csv")
     checksummed.store(directory, _SCHEMA, {"schema": shape.schema.json(), "inferred": shape.inferred})
     return shape
 
 
-def _inferred(spark: SparkSession, wanted: WantedColumns) -> StructType:
+def _inferred(spark: SparkSession, params: IngestParams) -> StructType:
     from pyspark.errors import AnalysisException
 
     try:
-        if wanted.form != "csv":
-            return spark.read.format(wanted.form).load(wanted.source).schema
-        found = _inferred_from_csv(spark, wanted, _listed(spark, wanted.source))
+        if params.format != "csv":
+            return spark.read.format(params.format).load(params.source).schema
+        found = _inferred_from_csv(spark, params, _listed(spark, params.source))
     except AnalysisException as error:
         why = running.failure(error)
-        raise InvalidConfig(f"no schema can be inferred from {wanted.source}, so give one: {why}") from error
+        raise InvalidConfig(f"no schema can be inferred from {params.source}, so give one: {why}") from error
     if found is None:
-        raise InvalidConfig(f"no schema can be inferred from {wanted.source}, so give one: there are no rows")
+        raise InvalidConfig(f"no schema can be inferred from {params.source}, so give one: there are no rows")
     return found
 
 
@@ -328,11 +307,11 @@ def _listed(spark: SparkSession, source: str) -> list[str]:
     return sorted(row.path for row in found.collect())
 
 
-def _inferred_from_csv(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str]) -> StructType | None:
+def _inferred_from_csv(spark: SparkSession, params: IngestParams, paths: Sequence[str]) -> StructType | None:
     """Infer the columns of CSV files, with the narrowest lossless types; None if all files are empty."""
     from pyspark.sql.types import StructType
 
-    files = [CsvFile(path, wanted.header) for path in paths]
+    files = [CsvFile(path, params.header) for path in paths]
     names = next((found for file in files if (found := file.names()) is not None), None)
     if names is None:
         return None
@@ -346,30 +325,30 @@ def _inferred_from_csv(spark: SparkSession, wanted: WantedColumns, paths: Sequen
         kinds = [widened(one, other) for one, other in zip(kinds, row.kinds, strict=True)]
     made = StructType()
     for name, kind in zip(names, kinds, strict=True):
-        made = made.add(name, _JSON_NAMES.get("string" if name == wanted.key else kind, "string"))
+        made = made.add(name, _JSON_NAMES.get("string" if name == params.key else kind, "string"))
     return made
 
 
 # --- records: columns value, key and timestamp
 
 
-def _records(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str], shape: Shape | None) -> DataFrame:
+def _records(spark: SparkSession, params: IngestParams, paths: Sequence[str], shape: Shape | None) -> DataFrame:
     """Read the records of files, whose paths are given in order."""
-    if wanted.form == "csv":
+    if params.format == "csv":
         assert shape is not None
-        return _from_cells(_cells(spark, wanted, paths, shape), wanted, shape)
+        return _from_cells(_cells(spark, params, paths, shape), params, shape)
     reader = spark.read
     if shape is not None:
         reader = reader.schema(shape.schema)
-        if Path(wanted.source).is_dir():
-            reader = reader.option("basePath", wanted.source)  # directories such as day=7 become columns
+        if Path(params.source).is_dir():
+            reader = reader.option("basePath", params.source)  # directories such as day=7 become columns
     rows = reader.format("parquet" if shape is not None else "text").load([escape_glob(path) for path in paths])
-    if wanted.form == "text":
+    if params.format == "text":
         made = rows.select("value", *_places())
-    elif wanted.form == "json":
-        made = _from_lines(rows, wanted)
+    elif params.format == "json":
+        made = _from_lines(rows, params)
     else:
-        made = _from_columns(rows, wanted)
+        made = _from_columns(rows, params)
     return made.orderBy("file", "block", "row").drop("file", "block", "row")
 
 
@@ -385,14 +364,14 @@ def _places() -> list[Column]:
 # --- lines
 
 
-def _from_lines(rows: DataFrame, wanted: WantedColumns) -> DataFrame:
+def _from_lines(rows: DataFrame, params: IngestParams) -> DataFrame:
     from pyspark.sql import functions as F
 
     columns: list[Column] = [F.col("value")]
-    if wanted.key is not None:
-        columns.append(F.get_json_object("value", _json_path(wanted.key)).alias("key"))
-    if wanted.timestamp is not None:
-        text = F.get_json_object("value", _json_path(wanted.timestamp))
+    if params.key is not None:
+        columns.append(F.get_json_object("value", _json_path(params.key)).alias("key"))
+    if params.timestamp is not None:
+        text = F.get_json_object("value", _json_path(params.timestamp))
         columns.append(_time_of_text(text).alias("timestamp"))
     return rows.where(F.trim("value") != "").select(*columns, *_places())
 
@@ -420,7 +399,7 @@ def _each_file(
     return spark.range(0, len(files), 1, count).mapInArrow(task, shape)
 
 
-def _cells(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str], shape: Shape) -> DataFrame:
+def _cells(spark: SparkSession, params: IngestParams, paths: Sequence[str], shape: Shape) -> DataFrame:
     """Return the columns place (file, row and line, for messages) and cells."""
     names = shape.names
     kinds = [field.dataType.simpleString() for field in shape.schema.fields] if shape.inferred else []
@@ -429,7 +408,7 @@ def _cells(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str], sha
         for file in files:
             yield from _batches(file, names, kinds)
 
-    files = [CsvFile(path, wanted.header) for path in paths]
+    files = [CsvFile(path, params.header) for path in paths]
     return _each_file(spark, files, look, "place string, cells array<string>")
 
 
@@ -455,23 +434,23 @@ def _batches(file: CsvFile, names: Sequence[str], kinds: Sequence[str]) -> Itera
         yield pa.RecordBatch.from_pydict({"place": places, "cells": cells}, schema=_CELLS)
 
 
-def _from_cells(rows: DataFrame, wanted: WantedColumns, shape: Shape) -> DataFrame:
+def _from_cells(rows: DataFrame, params: IngestParams, shape: Shape) -> DataFrame:
     """Build records from cells. Key and `--value` are the text of their cells, whatever the column's type. An empty key
     is null."""
     from pyspark.sql import functions as F
 
-    wanted.check(shape.names)
+    _check_columns(params, shape.names)
     cells = {name: F.get("cells", F.lit(number)) for number, name in enumerate(shape.names)}
-    if wanted.value is not None:
-        columns = [cells[wanted.value].alias("value")]
+    if params.value is not None:
+        columns = [cells[params.value].alias("value")]
     else:
         typed = [_typed(cells[field.name], field.name, field.dataType).alias(field.name) for field in shape.schema]
         columns = [F.to_json(F.struct(*typed), {"ignoreNullFields": "false"}).alias("value")]
-    if wanted.key is not None:
-        columns.append(F.nullif(cells[wanted.key], F.lit("")).alias("key"))
-    if wanted.timestamp is not None:
-        text = cells[wanted.timestamp]
-        columns.append(_or_complain(text, _time_of_text(text), wanted.timestamp, "a time").alias("timestamp"))
+    if params.key is not None:
+        columns.append(F.nullif(cells[params.key], F.lit("")).alias("key"))
+    if params.timestamp is not None:
+        text = cells[params.timestamp]
+        columns.append(_or_complain(text, _time_of_text(text), params.timestamp, "a time").alias("timestamp"))
     return rows.select(*columns)
 
 
@@ -494,18 +473,18 @@ def _or_complain(cell: Column, found: Column, name: str, what: str) -> Column:
 # --- columns
 
 
-def _from_columns(rows: DataFrame, wanted: WantedColumns) -> DataFrame:
+def _from_columns(rows: DataFrame, params: IngestParams) -> DataFrame:
     from pyspark.sql import functions as F
 
-    wanted.check(rows.columns)
-    if wanted.value is None:
+    _check_columns(params, rows.columns)
+    if params.value is None:
         columns = [F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("value")]
     else:
-        columns = [_bytes(rows, wanted.value).alias("value")]
-    if wanted.key is not None:
-        columns.append(_bytes(rows, wanted.key).alias("key"))
-    if wanted.timestamp is not None:
-        columns.append(_time(rows, wanted.timestamp).alias("timestamp"))
+        columns = [_bytes(rows, params.value).alias("value")]
+    if params.key is not None:
+        columns.append(_bytes(rows, params.key).alias("key"))
+    if params.timestamp is not None:
+        columns.append(_time(rows, params.timestamp).alias("timestamp"))
     return rows.select(*columns, *_places())
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..addresses import check_local
 from ..errors import InvalidConfig
 from ..store.directory.store import DirectoryStore
+from ..units import ROUND_STEPS_MS
 from . import running
 from .running import Advance
 
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
 _MOST_STEPS = 200
 #: Maximum error of the number of distinct keys; Spark's default, 5 %, is wrong even for five keys.
 _KEYS_ERROR = 0.01
-_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
-#: Common time steps.
-_STEPS_MS = (
-    *(each * _SECOND for each in (1, 2, 5, 10, 15, 30)),
-    *(each * _MINUTE for each in (1, 2, 5, 10, 15, 30)),
-    *(each * _HOUR for each in (1, 2, 3, 6, 12)),
-    *(each * _DAY for each in (1, 2, 7, 14, 28, 84, 364)),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +168,7 @@ def _step(params: StatsParams, partitions: Sequence[PartitionStats]) -> int:
     oldest = [each.oldest for each in partitions if each.oldest is not None]
     newest = [each.newest for each in partitions if each.newest is not None]
     span = max(newest) - min(oldest) if oldest and newest else 0
-    return next((step for step in _STEPS_MS if span / step <= _MOST_STEPS), _STEPS_MS[-1])
+    return next((step for step in ROUND_STEPS_MS if span / step <= _MOST_STEPS), ROUND_STEPS_MS[-1])
 
 
 def _rates(rows: DataFrame, step_ms: int) -> tuple[Rate, ...]:
