@@ -27,6 +27,7 @@ from ..batch.header import COMPRESSION_MASK, HEADER_BYTES, BatchHeader, crc_matc
 from ..batch.kernel import Record
 from ..batch.read import decode, malformed
 from ..errors import CorruptBatch
+from ..log.batches import find_good_batch
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
 #: Larger batches take too long: one step takes a few hundred nanoseconds.
@@ -169,10 +170,7 @@ def _next_good(view: memoryview, position: int) -> int | None:
         claimed: int = position + 12 + struct.unpack_from(">i", view, position + 8)[0]
         if claimed > position and _is_good(view, claimed):
             return claimed
-    at: int = kernel.find_header(view, position + 1, len(view), 0)
-    while at >= 0 and not _is_good(view, at):
-        at = kernel.find_header(view, at + 1, len(view), 0)
-    return at if at >= 0 else None
+    return find_good_batch(view, position + 1, 0)
 
 
 def _is_good(view: memoryview, at: int) -> bool:

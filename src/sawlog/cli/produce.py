@@ -238,7 +238,8 @@ class _Producer:
                 reason = each.reason if isinstance(each, BadInput) else self._append(sink, each)
                 if reason is None:
                     progress.advance(1, stream.tell() if size and progress.shown else None)
-                    self._wait()
+                    if self._options.rate is not None:
+                        sleep(max(self._records / self._options.rate - (monotonic() - self._began), 0.0))
                     continue
                 error = BadInput(each.where, reason, f"{path or 'stdin'}, {unit}")
                 if not self._options.skip_bad_input:
@@ -262,11 +263,6 @@ class _Producer:
             self._records += 1
             self._size_bytes += len(entry.value or b"") + len(entry.key or b"")
         return reason
-
-    def _wait(self) -> None:
-        """Wait until the rate allows the next record."""
-        if self._options.rate is not None:
-            sleep(max(self._records / self._options.rate - (monotonic() - self._began), 0.0))
 
     def _add_tables(self, stream: BinaryIO) -> None:
         """Append a Parquet file as Arrow batches."""

@@ -409,14 +409,11 @@ class RestartingLog(FrameLog):
             return self._may_begin_head(segment, head.offset, self.peek(segment, head.end, rest))
         if following is None:
             return False
-        return self._is_followed(segment, following) if following.blank else self._may_follow(segment, head, following)
-
-    def _may_follow(self, segment: SegmentFile, head: Head, following: Head) -> bool:
-        """Return True if a record with the next offset follows, one written after a restart, or a torn one."""
+        if following.blank:
+            return self._is_followed(segment, following)
         said, (low, high) = following.offset, self.restart_offsets(segment)
-        if said is None or low <= said < high:
+        if said is None or low <= said < high:  # a torn record, or one written after a restart
             return True
-        assert head.offset is not None
         return said == head.offset + 1 or (self.repeats_offsets and said == head.offset)
 
     def _may_begin_head(self, segment: SegmentFile, offset: int, rest: bytes) -> bool:
@@ -451,7 +448,9 @@ class RestartingLog(FrameLog):
     ) -> WalkStep | None:
         stored, head, taken = parsed.offsets, self.head.size, len(numbered.offsets)
         ended = taken == len(parsed) and (taken < len(frames) or not frames.clear)
-        broken = numbered.bad or ended or self._zeros_follow(segment, cursor, frames, parsed, taken)
+        broken = numbered.bad or ended
+        if not broken and _are_blank(frames, parsed)[taken : taken + 1].any():  # only zeros may follow
+            broken = self._is_blank(segment, cursor.to(cursor.position + frames.end(taken - 1)))
         last, odd = taken - 1, {each.index for each in numbered.anomalies}
         odd |= {number - 1 for number in odd}
         for number in self._suspects(segment, frames, stored, last, odd):
@@ -468,12 +467,6 @@ class RestartingLog(FrameLog):
             if found is not None:
                 return self._cut_torn(segment, cursor, found)
         return None
-
-    def _zeros_follow(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Values, taken: int) -> bool:
-        """Return True if only zeros follow the accepted records."""
-        if not _are_blank(frames, parsed)[taken : taken + 1].any():
-            return False
-        return self._is_blank(segment, cursor.to(cursor.position + frames.end(taken - 1)))
 
     def _suspects(self, segment: SegmentFile, frames: Frames, stored: Numbers, last: int, odd: set[int]) -> list[int]:
         """Return the records whose length may cover others: those next to an anomaly, the last one, and those so long

@@ -121,7 +121,10 @@ def import_log(
     else:
         found = detect_or_assume(source, format)
         places, name, path = _selected(found, only), found.format, found.path
-        sizes = [_size_of(place) for place in places]
+        sizes = []
+        for place in places:
+            with closing(FileDirectory(place.path, create=False)) as directory:
+                sizes.append(sum(directory.size(name) for name in directory.names() if not name.endswith("index")))
     done: list[LogImport] = []
     for number, (place, log) in enumerate(zip(places, _targets(places, target, topic, settings or {}), strict=True)):
         step = shifted(progress, sum(sizes[:number]), sum(sizes))
@@ -142,12 +145,6 @@ def _selected(found: Detection, only: str | None) -> tuple[Place, ...]:
         known = ", ".join(dict.fromkeys(str(place.topic) for place in found.places if place.topic is not None))
         raise TopicNotFound(f"no topic {only!r} in {found.path}; its topics are {known or 'none with a name'}")
     return selected
-
-
-def _size_of(place: Place) -> int:
-    """Return the size of a log's files, for the progress."""
-    with closing(FileDirectory(place.path, create=False)) as directory:
-        return sum(directory.size(name) for name in directory.names() if not name.endswith("index"))
 
 
 # --- the target

@@ -32,14 +32,12 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 
-from ..batch import kernel
 from ..batch import read as batch_read
-from ..batch.checksum import crc32c
 from ..batch.header import BASE, COUNT, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, PRODUCER_ID, SIZE, Rows
 from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import CorruptBatch, ImportMismatch, OffsetOutOfRange, UnknownFormat
-from ..log.batches import Chunk, names_batch
+from ..log.batches import Chunk, find_good_batch, names_batch
 from ..log.files import INDEX, file_name
 from ..log.log import Log
 from ..log.segment import Segment
@@ -480,7 +478,9 @@ def _diagnosed(
     if base is not None:
         return Finding(kind, segment.name, position, detail, "lost", at - position, next_offset), at, base
     outcome: Outcome = "lost"
-    if may_be_torn is not None and not _has_batch(rest := storage.view(position, size), segment.base_offset):
+    rest = storage.view(position, size)
+    # An interrupted append leaves no complete batch behind.
+    if may_be_torn is not None and find_good_batch(rest, 0, segment.base_offset) is None:
         kind = Kind.TORN_TAIL
         if not np.frombuffer(rest, np.uint8).any():
             kind, detail, outcome = Kind.ZERO_TAIL, "space that was never written", "cut"
@@ -490,17 +490,6 @@ def _diagnosed(
             detail = "the broker had written more"
         detail = f"{size:,} bytes: {detail}"
     return Finding(kind, segment.name, position, detail, outcome, size, next_offset), end, next_offset
-
-
-def _has_batch(data: memoryview, base_offset: int) -> bool:
-    """Return True if a complete batch with the right checksum follows: an interrupted append leaves none."""
-    at = kernel.find_header(data, 0, len(data), base_offset)
-    while at >= 0:
-        size = 12 + int.from_bytes(data[at + 8 : at + 12], "big")
-        if crc32c(data[at + 21 : at + size]) == int.from_bytes(data[at + 17 : at + 21], "big"):
-            return True
-        at = kernel.find_header(data, at + 1, len(data), base_offset)
-    return False
 
 
 # --- copying batches

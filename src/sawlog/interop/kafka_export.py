@@ -46,7 +46,8 @@ from ..batch.header import (
 )
 from ..config import GIB, MAX_SEGMENT_BYTES
 from ..errors import CorruptFile, ExportRefused, InvalidConfig
-from ..log.files import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
+from ..log.epochs import Epochs
+from ..log.files import INDEX, LEADER_EPOCHS, LOG, TIME_INDEX, TXN_INDEX, file_name
 from ..log.index import SegmentIndex
 from ..log.ingest import rows_of
 from ..log.log import Log
@@ -182,8 +183,8 @@ def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportRep
         first = start
         writer.begin(start)
     writer.finish()
-    directory.replace(files.LEADER_EPOCHS, files.epochs_text(writer.epochs))
-    names = [*writer.files, files.LEADER_EPOCHS]
+    directory.replace(LEADER_EPOCHS, Epochs(tuple(writer.epochs)).encode())
+    names = [*writer.files, LEADER_EPOCHS]
     if (topic_id := _topic_id(options)) is not None:
         directory.replace(files.PARTITION, files.partition_text(topic_id))
         names.append(files.PARTITION)

@@ -46,6 +46,7 @@ from ..batch import kernel
 from ..batch.checksum import crc32c
 from ..batch.header import HEADER_BYTES
 from ..errors import CorruptFile, DirectoryLocked, SourceInUse
+from ..log.files import LEADER_EPOCHS
 from ..storage import Directory, SharedFileLock
 from ..store.names import is_topic_name
 from .detection import Sniffed
@@ -64,7 +65,6 @@ RECOVERY_POINT = "recovery-point-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
-LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION = "partition.metadata"
 #: Files that exist only in a broker's directory.
 SERVER_FILES = frozenset(
@@ -153,15 +153,7 @@ def read_offsets(directory: Directory, name: str) -> dict[tuple[str, int], int]:
 
 def offsets_text(offsets: Mapping[tuple[str, int], int]) -> bytes:
     """Return the content of a checkpoint of offsets."""
-    return _text([f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())])
-
-
-def epochs_text(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """Return the content of a leader-epoch-checkpoint."""
-    return _text([f"{epoch} {offset}" for epoch, offset in epochs])
-
-
-def _text(lines: list[str]) -> bytes:
+    lines = [f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())]
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 

@@ -250,8 +250,11 @@ class WalkedLog(ForeignLog):
                 values = step.values.between(start, end)
                 if len(values):
                     yield values.to_arrow(columns)
-            if step.lost is not None and self.damage == "stop" and _within(step.lost, start, end):
-                raise step.lost.error(self.path)
+            lost = step.lost if self.damage == "stop" else None
+            if lost is not None and (
+                lost.offset is None or (lost.offset >= start and (end is None or lost.offset < end))
+            ):
+                raise lost.error(self.path)
             if progress is not None:
                 progress(self._passed(step.after), total)
             if reach is not None and step.after.count.next_offset >= reach:
@@ -347,10 +350,6 @@ class WalkedLog(ForeignLog):
         """Close the files and the directory."""
         self.close_file()
         super().close()
-
-
-def _within(lost: Finding, start: int, end: int | None) -> bool:
-    return lost.offset is None or (lost.offset >= start and (end is None or lost.offset < end))
 
 
 def segment_files(

@@ -118,6 +118,16 @@ def _is_good(sums: PartialSums, view: memoryview, position: int) -> bool:
     return sums.of(position + 21, position + size) == crc
 
 
+def find_good_batch(view: memoryview, start: int, least: int) -> int | None:
+    """Return the position of the first batch at or after `start` whose CRC is right and whose offset is at least
+    `least`."""
+    sums = PartialSums(view)
+    at: int = kernel.find_header(view, start, len(view), least)
+    while at >= 0 and not _is_good(sums, view, at):
+        at = kernel.find_header(view, at + 1, len(view), least)
+    return at if at >= 0 else None
+
+
 #: Bytes per step of a scan: large enough to amortise a call, small enough for the CPU caches.
 CHUNK_BYTES = 1 << 21
 #: Maximum number of headers in one step.

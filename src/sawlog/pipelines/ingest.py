@@ -292,19 +292,14 @@ def _inferred(spark: SparkSession, params: IngestParams) -> StructType:
     try:
         if params.format != "csv":
             return spark.read.format(params.format).load(params.source).schema
-        found = _inferred_from_csv(spark, params, _listed(spark, params.source))
+        listed = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(params.source)
+        found = _inferred_from_csv(spark, params, sorted(row.path for row in listed.select("path").collect()))
     except AnalysisException as error:
         why = running.failure(error)
         raise InvalidConfig(f"no schema can be inferred from {params.source}, so give one: {why}") from error
     if found is None:
         raise InvalidConfig(f"no schema can be inferred from {params.source}, so give one: there are no rows")
     return found
-
-
-def _listed(spark: SparkSession, source: str) -> list[str]:
-    """Return the files of a source, sorted by name."""
-    found = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(source).select("path")
-    return sorted(row.path for row in found.collect())
 
 
 def _inferred_from_csv(spark: SparkSession, params: IngestParams, paths: Sequence[str]) -> StructType | None:

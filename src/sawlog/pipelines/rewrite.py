@@ -122,7 +122,9 @@ def run(spark: SparkSession, params: RewriteParams, progress: Advance | None = N
             policy = str(old.settings.get("cleanup.policy", "delete"))
             return RewritePlan(name, policy, before, after, before - after)
         with running.exclusive_directory(Path(store.path) / "pipelines" / f"rewrite-{quoted(name)}"):
-            _remove_leftovers(store, name)
+            for other in store.topics():
+                if other.startswith(f"{name[:220]}{_MARK}"):
+                    store.delete_topic(other)  # left by a run that crashed
             _check_unlocked(old)
             made = f"{name[:220]}{_MARK}{uuid.uuid4().hex[:8]}"
             try:
@@ -130,12 +132,6 @@ def run(spark: SparkSession, params: RewriteParams, progress: Advance | None = N
             except BaseException:
                 _discard(store, made)
                 raise
-
-
-def _remove_leftovers(store: DirectoryStore, name: str) -> None:
-    for other in store.topics():
-        if other.startswith(f"{name[:220]}{_MARK}"):
-            store.delete_topic(other)
 
 
 def _check_unlocked(topic: DirectoryTopic) -> None:

@@ -196,7 +196,10 @@ class _Job:
             self._frontier = self._from({} if found is None else found.marks)
             if found is None:
                 checksummed.store(self._notes, _NEW, {})
-            self._catch_up()
+            target = self._frontier.ends()
+            while self._frontier.is_behind(target) and self._advance():
+                pass
+            self._table.clean(self._params.keep_s)
             self._register(self._table.snapshot(), complete=True)
             if self._params.freshness_s is not None:
                 self._follow(self._params.freshness_s)
@@ -254,13 +257,6 @@ class _Job:
             self._notes.remove(_NEW)
 
     # --- rounds
-
-    def _catch_up(self) -> None:
-        """Run rounds up to the current end of the log."""
-        target = self._frontier.ends()
-        while self._frontier.is_behind(target) and self._advance():
-            pass
-        self._table.clean(self._params.keep_s)
 
     def _follow(self, freshness_s: float) -> None:
         """Run rounds at intervals, so that each record is in the table within that time."""
