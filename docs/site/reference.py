@@ -65,7 +65,7 @@ FIRST = (
     "Queue",
     "Message",
 )
-PIPELINES = ("ingest", "export", "table", "verify", "rewrite", "stats", "scaffold")
+PIPELINES = ("ingest", "export", "table", "verify", "repartition", "stats", "scaffold")
 _PIPELINE_NAMES = ("Params", "Report", "Plan")
 
 

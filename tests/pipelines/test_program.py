@@ -42,14 +42,11 @@ def test_files_go_in_and_out(cli: Cli, tmp_path: Path, contents: Contents) -> No
     assert sorted(r.key for r in contents()) == [b"1", b"2"]
 
 
-@pytest.mark.slow  # two jobs; the quick tier runs both jobs without the program, and compact through it
-def test_a_topic_is_rewritten_by_the_program(cli: Cli, filled: Fill, contents: Contents) -> None:
+def test_a_topic_is_repartitioned_by_the_program(cli: Cli, filled: Fill, contents: Contents) -> None:
     filled(10, partitions=1)
-    rewritten = cli("pipeline", "repartition", "orders", "-P", 3, "--output", "json").ok().json
-    assert (rewritten["partitions_before"], rewritten["partitions"]) == (1, 3)
-    compacted = cli("pipeline", "compact", "orders", "--yes").ok()
-    assert "records before" in compacted.out
-    assert sorted(r.key for r in contents()) == [b"k0", b"k1", b"k2", b"k3", b"k4"]
+    done = cli("pipeline", "repartition", "orders", "-P", 3, "--output", "json").ok().json
+    assert (done["records"], done["partitions_before"], done["partitions"]) == (10, 1, 3)
+    assert sorted(r.key for r in contents()) == sorted(b"k%d" % (n % 5) for n in range(10))
 
 
 def test_what_is_missing_or_wrong_has_its_exit_code(cli: Cli, filled: Fill, tmp_path: Path) -> None:
@@ -60,35 +57,7 @@ def test_what_is_missing_or_wrong_has_its_exit_code(cli: Cli, filled: Fill, tmp_
     cli("pipeline", "ingest", "orders", tmp_path / "missing.csv").failed(2)
     with DirectoryStore.open(cli.data, maintenance_interval_s=None) as writer:
         writer["orders"].append(b"mine", partition=0)
-        cli("pipeline", "compact", "orders", "--yes").failed(5)
-
-
-def test_compact_of_a_topic_that_is_not_compacted_asks_first(cli: Cli, filled: Fill, contents: Contents) -> None:
-    filled(30)
-    refused = cli("pipeline", "compact", "orders").failed(2)
-    assert "cleanup.policy is delete" in refused
-    assert "30 records" in refused
-    assert "--yes" in refused
-    assert len(contents()) == 30
-    planned = cli("pipeline", "compact", "orders", "--dry-run", "--output", "json").ok().json
-    assert planned == {"topic": "orders", "policy": "delete", "records_before": 30, "records": 5, "dropped": 25}
-    assert len(contents()) == 30
-    assert cli("pipeline", "compact", "orders", "--yes", "--output", "json").ok().json["records"] == 5
-    assert len(contents()) == 5
-
-
-@pytest.mark.slow  # the quick tier has the one that asks
-def test_compact_of_a_compacted_topic_does_not_ask(cli: Cli, filled: Fill, contents: Contents) -> None:
-    filled(30, cleanup_policy="compact")
-    assert cli("pipeline", "compact", "orders", "--output", "json").ok().json["records"] == 5
-    assert len(contents()) == 5
-
-
-@pytest.mark.slow  # the quick tier has the one whose report is JSON
-def test_a_dry_run_of_compact_says_that_it_changed_nothing(cli: Cli, filled: Fill, contents: Contents) -> None:
-    filled(30)
-    assert "nothing was changed" in cli("pipeline", "compact", "orders", "--dry-run").ok().err
-    assert len(contents()) == 30
+        cli("pipeline", "repartition", "orders", "-P", 3).failed(5)
 
 
 @pytest.fixture
@@ -109,7 +78,6 @@ def unstarted(data: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
         (["export", "nothing", "out"], 3, "nothing"),
         (["stats", "nothing"], 3, "nothing"),
         (["verify", "nothing"], 3, "nothing"),
-        (["compact", "nothing", "--yes"], 3, "nothing"),
         (["repartition", "nothing", "-P", "2"], 3, "nothing"),
         (["export", "orders", "out", "--by", "colour"], 2, "colour"),
         (["export", "orders", "out", "--format", "delta"], 2, "pip install deltalake"),

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..display import count_text, counted, size_text, time_text
-from ..store.settings import is_compacted
+from ..display import count_text, size_text, time_text
 from ..units import duration_ms, size_bytes
 from . import CORRUPT, INTERRUPTED
 from .charts import BarChart, Chart, NoPlot, Plot, TimeChart, check_plot, show_charts
-from .options import DirectoryData, MaybeTopic, Output, Topic, Yes, argument, flag, option, parsed
-from .output import Column, OutputFormat, Printer, ProgressBar, columns, confirm, note
+from .options import DirectoryData, MaybeTopic, Output, Topic, argument, flag, option, parsed
+from .output import Column, OutputFormat, Printer, ProgressBar, columns, note
 from .places import open_directory
 from .program import Command, command_group
 
 if TYPE_CHECKING:
-    from ..pipelines.rewrite import RewriteParams
     from ..pipelines.stats import StatsReport
 
 
@@ -57,16 +55,14 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-pipelines = command_group("Run jobs on Spark: ingest, export, table, verify, compact, repartition, stats.")
+pipelines = command_group("Run jobs on Spark: ingest, export, table, verify, repartition, stats.")
 
 
 #: Columns of the counts and sizes in a report.
 _REPORT_COLUMNS = columns(
     "records size_bytes",
-    Column("records_before", shown=count_text),
     Column("size_bytes_before", "size before", size_text),
     Column("followed", "added meanwhile", count_text),
-    Column("dropped", shown=count_text),
 )
 _SEGMENT_COLUMNS = columns("topic partition segment batches records size_bytes problems")
 
@@ -267,49 +263,6 @@ def verify(data: DirectoryData, topic: MaybeTopic = None, output: Output = "tabl
 
 
 @pipelines.command(cls=Command)
-def compact(
-    topic: Topic,
-    data: DirectoryData,
-    dry_run: bool = flag("--dry-run", "Show how many records would be dropped, without changing anything."),
-    yes: Yes = False,
-    output: Output = "table",
-) -> None:
-    """Rewrite a topic so that it keeps only the last record of each key.
-
-    If the topic's cleanup.policy is not compact, the command asks for confirmation unless --yes is given.
-
-    The new topic replaces the old one atomically. Its offsets start at 0, so consumer groups start over. No process may
-    be writing to the topic.
-
-    \b
-    Examples:
-      sawlog pipeline compact prices -d data
-      sawlog pipeline compact orders -d data --dry-run
-      sawlog pipeline compact orders -d data --yes
-    """
-    from ..pipelines.rewrite import RewriteParams
-
-    if not dry_run:
-        _confirm_compaction(data, topic, yes)
-    _rewrite(RewriteParams(str(data), topic, last_only=True, dry_run=dry_run), output)
-    if dry_run:
-        Printer(output).remark("dry run: nothing was changed")
-
-
-def _confirm_compaction(data: Path, topic: str, yes: bool) -> None:
-    """Ask for confirmation, unless the topic's cleanup.policy is compact."""
-    with open_directory(data) as store:
-        found = store.topic(topic).describe()
-    if is_compacted(found.settings):
-        return
-    policy = found.settings.get("cleanup.policy", "delete")
-    what = f"{counted(found.records, 'record')} ({size_text(found.size_bytes)})"
-    confirm(
-        f"compact {topic}, whose cleanup.policy is {policy}: of its {what} only the last one of each key is kept", yes
-    )
-
-
-@pipelines.command(cls=Command)
 def repartition(
     topic: Topic,
     data: DirectoryData,
@@ -326,18 +279,13 @@ def repartition(
       sawlog pipeline repartition orders -d data --partitions 16
       sawlog pipeline repartition orders -d data -P 2 --output json
     """
-    from ..pipelines.rewrite import RewriteParams
+    from ..pipelines import repartition as job
 
-    _rewrite(RewriteParams(str(data), topic, partitions), output)
-
-
-def _rewrite(params: RewriteParams, output: OutputFormat) -> None:
-    from ..pipelines import rewrite as job
-
+    params = job.RepartitionParams(str(data), topic, partitions)
     job.check_params(params)
-    with open_directory(params.data) as store:
-        total = store.topic(params.topic).describe().records
-    _show(_run(job, params, "rewriting", total), output)
+    with open_directory(data) as store:
+        total = store.topic(topic).describe().records
+    _show(_run(job, params, "repartitioning", total), output)
 
 
 @pipelines.command(cls=Command)

@@ -35,7 +35,7 @@ COMMANDS = {
     "acl": ("Manage a broker's access control rules.", "security", "acls"),
     "import": ("Copy another system's logs into topics.", "interop", "import_"),
     "export": ("Write a topic in another system's format.", "interop", "export"),
-    "pipeline": ("Run Spark jobs: copy files in and out, verify, rewrite, count.", "pipeline", "pipelines"),
+    "pipeline": ("Run Spark jobs: copy files in and out, verify, repartition, count.", "pipeline", "pipelines"),
     "verify": ("Read and check all data.", "maintenance", "verify"),
     "inspect": ("Show the contents of a log file, batch by batch.", "inspect", "inspect"),
     "repair": ("Show or make the repairs that a damaged store needs.", "maintenance", "repair"),

@@ -1,10 +1,10 @@
-"""Jobs that run on Spark: files into a topic, a topic into Parquet or Delta, checks, rewrites, statistics.
+"""Jobs that run on Spark: files into a topic, a topic into Parquet or Delta, checks, repartitioning, statistics.
 
     ingest        text, JSON lines, CSV or Parquet files into a topic; once or continuously
     export        a topic to partitioned Parquet or a Delta table; once or continuously
     table         a topic as a Delta, Iceberg or Parquet table with typed columns; once or continuously
     verify        every batch of every segment of a store, in parallel
-    rewrite       a topic with only the last record of each key, or with a different number of partitions
+    repartition   a topic with a different number of partitions
     stats         records, bytes, keys and rates over time
     scaffold      a project for Spark's own declarative pipelines around a topic
 

@@ -1,4 +1,4 @@
-"""Rewriting a topic: no record is lost, each key keeps its order, and the swap is atomic."""
+"""Repartitioning a topic: no record is lost, each key keeps its order, and the swap is atomic."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from sawlog import Record
 from sawlog.errors import DirectoryLocked, InvalidConfig, StoreNotFound, TopicNotFound
-from sawlog.pipelines import rewrite
-from sawlog.pipelines.rewrite import RewriteParams, RewriteReport
+from sawlog.pipelines import repartition
+from sawlog.pipelines.repartition import RepartitionParams, RepartitionReport
 from sawlog.store.directory.store import DirectoryStore
 
 from .conftest import NoSpark, moment
@@ -22,20 +22,20 @@ Contents = Callable[..., list[Record]]
 
 
 @pytest.fixture
-def spread(spark: Any, data: Path) -> Callable[..., RewriteReport]:
+def spread(spark: Any, data: Path) -> Callable[..., RepartitionReport]:
     """Repartition the topic `orders`."""
-    return lambda partitions, progress=None: rewrite.run(
-        spark, RewriteParams(str(data), "orders", partitions), progress
+    return lambda partitions, progress=None: repartition.run(
+        spark, RepartitionParams(str(data), "orders", partitions), progress
     )
 
 
 @pytest.fixture
-def refused(data: Path) -> Callable[..., RewriteReport]:
+def refused(data: Path) -> Callable[..., RepartitionReport]:
     """Run the job, which must refuse before it uses Spark."""
-    return lambda partitions: rewrite.run(NoSpark(), RewriteParams(str(data), "orders", partitions), None)  # type: ignore[arg-type]
+    return lambda partitions: repartition.run(NoSpark(), RepartitionParams(str(data), "orders", partitions), None)  # type: ignore[arg-type]
 
 
-Spread = Callable[..., RewriteReport]
+Spread = Callable[..., RepartitionReport]
 
 
 def by_key(records: Iterable[Record]) -> dict[bytes | None, list[tuple[Any, ...]]]:
@@ -56,7 +56,7 @@ def test_every_record_of_a_key_is_there_in_its_order(
     with DirectoryStore.open(data, "r") as store:
         set_before = store["orders"].settings
     report = spread(partitions)
-    assert (report.records_before, report.records, report.partitions) == (100, 100, partitions)
+    assert (report.records, report.partitions_before, report.partitions) == (100, 2, partitions)
     assert by_key(contents()) == before
     with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         orders = store["orders"]
@@ -138,7 +138,7 @@ def test_a_writer_that_comes_meanwhile_keeps_its_topic(spread: Spread, filled: F
 def test_what_a_run_that_died_has_left_is_removed(spread: Spread, filled: Fill, data: Path) -> None:
     filled(20)
     with DirectoryStore.open(data, maintenance_interval_s=None) as store:
-        store.create_topic("orders--rewrite-0123abcd", 3).append(b"half")
+        store.create_topic("orders--repartition-0123abcd", 3).append(b"half")
     spread(3)
     with DirectoryStore.open(data, "r") as store:
         assert store.topics() == ["orders"]
@@ -152,30 +152,6 @@ def test_groups_start_over(spread: Spread, filled: Fill, data: Path) -> None:
     spread(3)
     with DirectoryStore.open(data, "r") as store:
         assert all(row.committed is None for row in store.groups.describe("billing").rows)
-
-
-def test_compacting_keeps_the_last_record_of_each_key(spark: Any, filled: Fill, data: Path, contents: Contents) -> None:
-    filled(97, partitions=3)
-    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
-        orders = store["orders"]
-        orders.append_many([b"no key"] * 3)
-        orders.append(None, b"k0", (), moment(200))  # a tombstone, long ago
-        orders.append(None, b"k1")  # one of today
-    report = rewrite.run(spark, RewriteParams(str(data), "orders", last_only=True))
-    found = by_key(contents())
-    assert (report.records_before, report.records, report.partitions) == (102, 7, 3)
-    assert len(found.pop(None)) == 3
-    assert {key: [value for value, *_ in records] for key, records in found.items()} == {
-        b"k1": [None],
-        **{b"k%d" % (n % 5): [b'{"n": %d, "who": "k%d"}' % (n, n % 5)] for n in (92, 93, 94)},
-    }
-    again = rewrite.run(spark, RewriteParams(str(data), "orders", last_only=True))
-    assert (again.records_before, again.records) == (7, 7)
-    assert by_key(contents()) == {**found, None: [(b"no key", when, ()) for when in times(contents())]}
-
-
-def times(records: list[Record]) -> list[int]:
-    return [record.timestamp for record in records if record.key is None]
 
 
 def test_what_cannot_be_is_said(refused: Spread, filled: Fill, data: Path) -> None:

@@ -1,28 +1,21 @@
-"""`rewrite`: a topic with only the last record of each key, or with a different number of partitions.
+"""`repartition`: a topic with a different number of partitions.
 
 A new topic is written next to the old one, then replaces it atomically:
 
 ```
-orders, orders--rewrite-1f0c22ab     the records are read, sorted and written to the new topic
-orders locked                        records that arrived meanwhile are copied; no process can write to the topic now
-orders                               the new topic gets the name (Store.replace_topic); the old one is deleted
+orders, orders--repartition-1f0c22ab   the records are read, sorted and written to the new topic
+orders locked                          records that arrived meanwhile are copied; no process can write to the topic now
+orders                                 the new topic gets the name (Store.replace_topic); the old one is deleted
 ```
 
 Records go to the partition of their key (Kafka's murmur2) and keep key, value, headers and timestamp; records without a
 key are distributed evenly. The records of a key keep their order: within a partition by offset; if a key is in several
-partitions because partitions were added, these are merged by time.
+partitions because partitions were added, these are merged by time. With an unchanged number of partitions, every record
+moves to the partition of its key.
 
 The new topic counts its offsets from 0 and has its own id, so offsets that consumer groups committed for the old one do
 not apply: the groups start like new ones. No other process may hold a partition's lock when the topic is replaced. A
 run that crashes leaves the topic unchanged; the next run removes its leftovers and starts again.
-
-**Compacting.** Maintenance with `cleanup.policy=compact` processes one log at a time, keeps offsets and skips the
-active segment. `last_only` rewrites the whole topic in parallel and numbers the records from 0. Any topic can be
-compacted; its settings do not change. A last record without a value (a tombstone) is dropped if it is older than the
-topic's `delete.retention.ms`. All records without a key are kept. Records that arrive meanwhile are copied unchanged.
-
-**Repartitioning.** With an unchanged number of partitions, every record moves to the partition of its key: after
-partitions were added to a topic, older records are still where their keys belonged before.
 """
 
 from __future__ import annotations
@@ -30,14 +23,12 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # at module level: Spark inspects the annotations of `place`
 
-from ..clock import now_ms
 from ..errors import InvalidConfig, SawlogError
 from ..store.directory.store import DirectoryStore
 from ..store.directory.topic import DirectoryTopic
@@ -51,96 +42,70 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sawlog.pipelines")
 
-_MARK = "--rewrite-"
+_MARK = "--repartition-"
 #: Records without a key switch to the next partition after this many, so that all partitions get some.
 _KEYLESS_RUN = 4096
 #: Settings that would change or drop records during the copy: set only when the new topic is complete.
 _LATER = ("cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type")
-_TOMBSTONES_MS = 86_400_000
 
 Ends = dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteParams:
-    """Parameters of `rewrite`."""
+class RepartitionParams:
+    """Parameters of `repartition`."""
 
     #: Directory of the store.
     data: str
     topic: str
-    #: New number of partitions; None keeps it.
-    partitions: int | None = None
-    #: Keep only the last record of each key.
-    last_only: bool = False
-    #: Report how many records `last_only` would drop, without changing anything.
-    dry_run: bool = False
+    #: New number of partitions.
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteReport:
+class RepartitionReport:
     """A topic before and after."""
 
     topic: str
-    records_before: int
     records: int
     size_bytes_before: int
     size_bytes: int
     partitions_before: int
     partitions: int
-    #: Records that arrived during the rewrite and were copied under the lock.
+    #: Records that arrived meanwhile and were copied under the lock.
     followed: int
 
 
-@dataclass(frozen=True, slots=True)
-class RewritePlan:
-    """The effect of compacting a topic; nothing was changed."""
-
-    topic: str
-    #: The topic's cleanup.policy.
-    policy: str
-    records_before: int
-    records: int
-    dropped: int
-
-
-def check_params(params: RewriteParams) -> None:
+def check_params(params: RepartitionParams) -> None:
     """Raise for errors that can be detected without Spark."""
     if _MARK in params.topic:
-        raise InvalidConfig(f"{params.topic!r} is left from an unfinished rewrite; rewrite the topic itself")
+        raise InvalidConfig(f"{params.topic!r} is left from an unfinished run; repartition the topic itself")
     running.check_least(params, partitions=1)
     running.check_topic(params.data, params.topic)  # also: a mistyped directory must not become a store
 
 
-def run(spark: SparkSession, params: RewriteParams, progress: Advance | None = None) -> RewriteReport | RewritePlan:
-    """Rewrite the topic. With `dry_run`, return the plan; then no lock is taken and nothing is written."""
+def run(spark: SparkSession, params: RepartitionParams, progress: Advance | None = None) -> RepartitionReport:
+    """Repartition the topic."""
     check_params(params)
     name = params.topic
-    with DirectoryStore.open(params.data, "r" if params.dry_run else "w", maintenance_interval_s=None) as store:
+    with (
+        DirectoryStore.open(params.data, maintenance_interval_s=None) as store,
+        running.exclusive_directory(Path(store.path) / "pipelines" / f"repartition-{quoted(name)}"),
+    ):
+        for other in store.topics():
+            if other.startswith(f"{name[:220]}{_MARK}"):
+                store.delete_topic(other)  # left by a run that crashed
         old = store.topic(name)
-        if params.dry_run:
-            before, after = _Rewrite(spark, store, old, name, params, progress).count()
-            policy = str(old.settings.get("cleanup.policy", "delete"))
-            return RewritePlan(name, policy, before, after, before - after)
-        with running.exclusive_directory(Path(store.path) / "pipelines" / f"rewrite-{quoted(name)}"):
-            for other in store.topics():
-                if other.startswith(f"{name[:220]}{_MARK}"):
-                    store.delete_topic(other)  # left by a run that crashed
-            _check_unlocked(old)
-            made = f"{name[:220]}{_MARK}{uuid.uuid4().hex[:8]}"
-            try:
-                return _Rewrite(spark, store, old, made, params, progress).run()
-            except BaseException:
-                _discard(store, made)
-                raise
-
-
-def _check_unlocked(topic: DirectoryTopic) -> None:
-    """Fail now, not after an hour, if another process is writing."""
-    for number in range(topic.partitions):
-        log = topic.partition(number)
-        with log._hold():
-            pass
-        log._release()
+        for number in range(old.partitions):  # fail now, not after an hour, if another process is writing
+            with (log := old.partition(number))._hold():
+                pass
+            log._release()
+        made = f"{name[:220]}{_MARK}{uuid.uuid4().hex[:8]}"
+        try:
+            return _Repartition(spark, store, old, made, params.partitions, progress).run()
+        except BaseException:
+            _discard(store, made)
+            raise
 
 
 def _discard(store: DirectoryStore, made: str) -> None:
@@ -148,11 +113,11 @@ def _discard(store: DirectoryStore, made: str) -> None:
         if made in store:
             store.delete_topic(made)
     except SawlogError as error:
-        _logger.warning("could not remove the unfinished topic %s; the next rewrite will: %s", made, error)
+        _logger.warning("could not remove the unfinished topic %s; the next run will: %s", made, error)
 
 
-class _Rewrite:
-    """One rewrite of a topic."""
+class _Repartition:
+    """One run: `made` is the name of the new topic until it replaces the old one."""
 
     def __init__(
         self,
@@ -160,33 +125,29 @@ class _Rewrite:
         store: DirectoryStore,
         old: DirectoryTopic,
         made: str,
-        params: RewriteParams,
+        partitions: int,
         progress: Advance | None,
     ) -> None:
         self._spark, self._store, self._old, self._made = spark, store, old, made
-        self._partitions, self._last_only = params.partitions or old.partitions, params.last_only
-        self._progress = progress
+        self._partitions, self._progress = partitions, progress
 
-    def run(self) -> RewriteReport:
+    def run(self) -> RepartitionReport:
         old, store = self._old, self._store
         before = old.describe()
-        given = old.settings
-        now: dict[str, Any] = {name: value for name, value in given.items() if name not in _LATER}
-        later: dict[str, Any] = {name: value for name, value in given.items() if name in _LATER}
+        now: dict[str, Any] = {name: value for name, value in old.settings.items() if name not in _LATER}
+        later: dict[str, Any] = {name: value for name, value in old.settings.items() if name in _LATER}
         store.create_topic(self._made, self._partitions, **now)
         ends = _ends(old)
-        read = self._copy({}, ends, last_only=self._last_only)
+        self._copy({}, ends)
         for number in range(old.partitions):
             with old.partition(number)._hold():
                 pass  # the store keeps the lock until it is closed
         last = _ends(old)
-        followed = self._copy(ends, last, last_only=False) if last != ends else 0
+        followed = self._copy(ends, last) if last != ends else 0
         store.alter_topic(self._made, **later)
-        new = store.replace_topic(old.name, self._made, ends=last)
-        after = new.describe()
-        return RewriteReport(
-            topic=new.name,
-            records_before=read + followed,
+        after = store.replace_topic(old.name, self._made, ends=last).describe()
+        return RepartitionReport(
+            topic=old.name,
             records=after.records,
             size_bytes_before=before.size_bytes,
             size_bytes=after.size_bytes,
@@ -195,33 +156,17 @@ class _Rewrite:
             followed=followed,
         )
 
-    def count(self) -> tuple[int, int]:
-        """Count all records, and the records to keep."""
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
-
-        seen = Observation()
-        with running.one_line_errors():
-            rows = self._rows({}, _ends(self._old)).observe(seen, F.count(F.lit(1)).alias("records"))
-            kept = _last(rows.withColumn("moment", self._moment()), self._keep_tombstones_ms()).count()
-            before = int(seen.get["records"])
-        if self._progress is not None:
-            self._progress(before)
-        return before, kept
-
-    def _copy(self, start: Ends, end: Ends, *, last_only: bool) -> int:
-        """Copy records from `start` to `end` to the new topic in one transaction and return how many were read."""
+    def _copy(self, start: Ends, end: Ends) -> int:
+        """Copy records from `start` to `end` to the new topic in one transaction and return their number."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
         seen = Observation()
         with running.one_line_errors():
             rows = self._rows(start, end).observe(seen, F.count(F.lit(1)).alias("records"))
-            rows = rows.withColumn("moment", self._moment())
-            if last_only:
-                rows = _last(rows, self._keep_tombstones_ms())
+            rows = rows.withColumn("moment", self._moment()).withColumn("target", self._target())
             (
-                self._shared_out(rows.withColumn("target", self._target()))
+                self._shared_out(rows)
                 .select("key", "value", "headers", "timestamp", F.col("target").alias("partition"))
                 .write.format("sawlog")
                 .mode("append")
@@ -274,23 +219,6 @@ class _Rewrite:
         of_key: Any = arrow_udf(place, "int")  # type: ignore[call-overload]
         spread = F.pmod(F.col("partition") + F.floor(F.col("offset") / _KEYLESS_RUN), F.lit(count)).cast("int")
         return F.when(F.col("key").isNull(), spread).otherwise(of_key(F.col("key")))
-
-    def _keep_tombstones_ms(self) -> int:
-        kept: Mapping[str, Any] = self._old.settings
-        return int(kept.get("delete.retention.ms", _TOMBSTONES_MS))
-
-
-def _last(rows: DataFrame, keep_tombstones_ms: int) -> DataFrame:
-    """Keep the last record of each key, and all without a key. A last one without a value is dropped if it is old
-    enough."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    newest = Window.partitionBy("key").orderBy(F.desc("moment"), F.desc("partition"), F.desc("offset"))
-    ranked = rows.withColumn("rank", F.when(F.col("key").isNotNull(), F.row_number().over(newest)).otherwise(1))
-    since = F.timestamp_millis(F.lit(now_ms() - keep_tombstones_ms))
-    wanted = F.col("value").isNotNull() | F.col("key").isNull() | (F.col("timestamp") >= since)
-    return ranked.where((F.col("rank") == 1) & wanted).drop("rank")
 
 
 def _ends(topic: DirectoryTopic) -> Ends:
