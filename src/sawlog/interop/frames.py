@@ -282,8 +282,6 @@ class Head:
     start: int
     #: End of the record if its length is right; may be beyond the end of the file.
     end: int
-    #: True if it is all zeros.
-    blank: bool = False
 
 
 class RestartingLog(FrameLog):
@@ -409,7 +407,7 @@ class RestartingLog(FrameLog):
             return self._may_begin_head(segment, head.offset, self.peek(segment, head.end, rest))
         if following is None:
             return False
-        if following.blank:
+        if following.offset == 0 and following.end == following.start + self.head.size:  # may be zeros
             return self._is_followed(segment, following)
         said, (low, high) = following.offset, self.restart_offsets(segment)
         if said is None or low <= said < high:  # a torn record, or one written after a restart

@@ -147,7 +147,7 @@ class GumlogLog(RestartingLog):
         if end > segment.size:
             return Head(None, position, end)
         numbers = self.peek(segment, end - length + (skipped or 0), length - (skipped or 0))
-        return Head(_offset_in(numbers), position, end, not length)
+        return Head(_offset_in(numbers), position, end)
 
     def restart_mark(self, segment: SegmentFile) -> bytes:
         """Return the upper half of a length."""

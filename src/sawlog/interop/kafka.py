@@ -37,7 +37,7 @@ from ..batch.header import BASE, COUNT, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TI
 from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import CorruptBatch, ImportMismatch, OffsetOutOfRange, UnknownFormat
-from ..log.batches import Chunk, find_good_batch, names_batch
+from ..log.batches import MAX_SPAN, Chunk, find_good_batch, names_batch
 from ..log.files import INDEX, file_name
 from ..log.log import Log
 from ..log.segment import Segment
@@ -331,7 +331,7 @@ class KafkaLog(ForeignLog):
     def _cut_far(segment: Segment, chunk: Chunk) -> Finding | None:
         """Drop the first batch whose offset no Kafka segment can contain, and everything after it: the checksum does
         not cover the base offset, and relative offsets have 31 bits."""
-        beyond = np.flatnonzero(chunk.rows[:, LAST] - segment.base_offset > files.MAX_SPAN)
+        beyond = np.flatnonzero(chunk.rows[:, LAST] - segment.base_offset > MAX_SPAN)
         if not len(beyond):
             return None
         row = chunk.rows[beyond[0]]

@@ -46,6 +46,7 @@ from ..batch.header import (
 )
 from ..config import GIB, MAX_SEGMENT_BYTES
 from ..errors import CorruptFile, ExportRefused, InvalidConfig
+from ..log.batches import MAX_SPAN
 from ..log.epochs import Epochs
 from ..log.files import INDEX, LEADER_EPOCHS, LOG, TIME_INDEX, TXN_INDEX, file_name
 from ..log.index import SegmentIndex
@@ -107,7 +108,7 @@ class PartitionWriter:
         file, base = self._file, int(row[BASE])
         if file is not None:
             size = file.storage.size
-            full = size + int(row[SIZE]) > self._segment_bytes or int(row[LAST]) - file.base >= files.MAX_SPAN
+            full = size + int(row[SIZE]) > self._segment_bytes or int(row[LAST]) - file.base >= MAX_SPAN
             if not size or (base not in self._bases and not full):
                 return file
         self.begin(base)
@@ -117,7 +118,7 @@ class PartitionWriter:
     def _fitting(self, file: _File, rows: Rows) -> int:
         """Return how many of these batches fit into the file; at least one."""
         fits = file.storage.size + np.cumsum(rows[:, SIZE]) <= self._segment_bytes
-        fits &= rows[:, LAST] - file.base < files.MAX_SPAN
+        fits &= rows[:, LAST] - file.base < MAX_SPAN
         fits &= ~np.isin(rows[:, BASE], list(self._bases))
         fits[0] = True
         return int(np.argmin(fits)) if not fits.all() else len(rows)

@@ -55,8 +55,6 @@ from .foreign import Detection, Place
 NAME = "kafka"
 #: Bytes between two index entries, as Kafka's default.
 INDEX_INTERVAL_BYTES = 4096
-#: Maximum distance between the first and the last offset of a segment: indexes store it as a signed 32-bit number.
-MAX_SPAN = 2**31 - 1
 
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"

@@ -115,7 +115,7 @@ class RustLogLog(RestartingLog):
         length, offset = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
         if length > MAX_RECORD_BYTES or offset >= MAX_OFFSET:
             return None
-        return Head(offset, position, position + HEAD_BYTES + length, not any(head))
+        return Head(offset, position, position + HEAD_BYTES + length)
 
     def restart_mark(self, segment: SegmentFile) -> bytes:
         """Return the segment's first offset."""
