@@ -119,7 +119,7 @@ def test_other_systems_are_imported_the_same_way(sawlog: Cli, orders: Path, tmp_
         sawlog("export", "orders", tmp_path / system, "--format", system).ok()
         found = interop.detect(tmp_path / system, format=system)
         assert found is not None
-        place = min(each.path for each in found.places)
+        place = min(each.path for each in found.logs)
         rows = sawlog("import", place, f"from-{system}", "--format", system, "--output", "json").ok().json
         assert [row["records"] for row in rows] == [10]
 

@@ -36,7 +36,7 @@ def pairs(log: ForeignLog, start: int | None = None, end: int | None = None) -> 
 
 def kinds(log: ForeignLog) -> list[Kind]:
     """Return the findings, except those about unrelated files."""
-    return [finding.kind for finding in log.report if finding.kind is not Kind.STRANGER]
+    return [finding.kind for finding in log.report if finding.kind is not Kind.UNKNOWN_FILE]
 
 
 def read_all(directory: Path, format: str) -> tuple[list[tuple[int, bytes | None]], list[Kind]]:

@@ -431,7 +431,7 @@ def test_g7_unrelated_files_are_ignored(tmp_path: Path) -> None:
     lay(tmp_path, {**GUMLOG, **strangers})
     with interop.open(tmp_path, format="gumlog") as log:
         assert pairs(log) == list(enumerate(VALUES, 300))
-        assert {finding.file for finding in log.report if finding.kind is Kind.STRANGER} == {
+        assert {finding.file for finding in log.report if finding.kind is Kind.UNKNOWN_FILE} == {
             "notes.txt",
             "a.store",
             "301",

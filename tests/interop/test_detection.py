@@ -22,7 +22,7 @@ def seen(path: Path) -> tuple[str, str, list[tuple[str, str | None, int]]]:
     assert found is not None
     assert found.why
     assert found.path == str(path)
-    places = [(str(Path(place.path).relative_to(path)), place.topic, place.partition) for place in found.places]
+    places = [(str(Path(place.path).relative_to(path)), place.topic, place.partition) for place in found.logs]
     return found.format, found.kind, places
 
 

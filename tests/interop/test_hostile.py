@@ -74,7 +74,7 @@ def look(files: Files, format: str) -> tuple[Pairs, bool]:
     else:
         given_, error = until_error(log)
         assert given_ == found[: len(given_)]
-        assert (error is None) == all(finding.kind is interop.Kind.STRANGER for finding in report)
+        assert (error is None) == all(finding.kind is interop.Kind.UNKNOWN_FILE for finding in report)
     return found, not report.ok
 
 

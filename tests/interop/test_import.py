@@ -253,7 +253,7 @@ def test_a_directory_of_topics_becomes_a_store_of_topics(tmp_path: Path) -> None
         assert orders.partitions == 3
         assert [len(orders.partition(number)) for number in range(3)] == [3, 0, 3]
         assert all_of(orders.partition(2)) == list(enumerate(VALUES, 7))
-        assert [(done.place.topic, done.place.partition) for done in report.logs] == [
+        assert [(done.location.topic, done.location.partition) for done in report.logs] == [
             ("orders", 0), ("orders", 2), ("stock", 0),
         ]  # fmt: skip
         assert interop.import_log(tmp_path / "data", store).records == 0
@@ -302,7 +302,7 @@ def test_a_topic_is_exported_in_the_layout_of_the_other_system(tmp_path: Path) -
         assert [report.records for report in reports] == [2, 1]
         found = interop.detect(tmp_path / "data")
         assert found is not None
-        assert (found.kind, [(place.topic, place.partition) for place in found.places]) == (
+        assert (found.kind, [(place.topic, place.partition) for place in found.logs]) == (
             "data", [("orders", 0), ("orders", 1)],
         )  # fmt: skip
         interop.import_log(tmp_path / "data", store, topic="copy")

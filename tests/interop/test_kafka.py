@@ -163,7 +163,7 @@ def test_a_brokers_directory_is_recognised(tmp_path: Path) -> None:
     found = interop.detect(tmp_path)
     assert found is not None
     assert (found.format, found.kind, found.certain) == ("kafka", "data", True)
-    assert [(place.topic, place.partition) for place in found.places] == [
+    assert [(place.topic, place.partition) for place in found.logs] == [
         ("B", 0),
         ("a", 2),
         ("a", 10),
@@ -187,7 +187,7 @@ def test_a_partition_is_recognised_by_its_files_or_its_first_batch(tmp_path: Pat
     seen_as = [interop.detect(path, format="kafka") for path in (marked, bare, broken, empty)]
     assert [each is not None and each.certain for each in seen_as] == [True, True, False, False]
     assert seen_as[1] is not None
-    assert (seen_as[1].kind, seen_as[1].places[0].topic, seen_as[1].places[0].partition) == ("partition", "x", 3)
+    assert (seen_as[1].kind, seen_as[1].logs[0].topic, seen_as[1].logs[0].partition) == ("partition", "x", 3)
 
 
 def test_directories_of_other_systems_are_not_mistaken_for_kafka(tmp_path: Path) -> None:
@@ -611,7 +611,7 @@ def test_unrelated_files_are_ignored_and_reported(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(2)})
     lay(source, {"notes.txt": b"", named(0, ".snapshot"): b"", named(0, ".txnindex"): b""})
     with interop.open(source) as log:
-        assert [(each.kind, each.file) for each in log.report] == [(Kind.STRANGER, "notes.txt")]
+        assert [(each.kind, each.file) for each in log.report] == [(Kind.UNKNOWN_FILE, "notes.txt")]
 
 
 # --- files in transition

@@ -38,8 +38,8 @@ from .charts import BarChart, TimeChart, columns_wanted, show_charts, terminal_c
 from .doctor import file_system_of
 from .options import Output, option
 from .output import Column, Printer, ProgressBar
-from .places import check_directory, open_directory
 from .stats import spread
+from .stores import check_directory, open_directory
 
 _RECORDS, _RECORDS_INTERPRETED, _RECORDS_LEAST = 1_000_000, 20_000, 1_000
 #: Records in one append.

@@ -38,8 +38,8 @@ from ..units import size_bytes
 from . import FAILED
 from .options import MaybeData, MaybeDirectoryData, Output, option, parsed
 from .output import Column, Printer, columns
-from .places import open_directory, open_groups_log
 from .produce import Compression
+from .stores import open_directory, open_groups_log
 
 OK, WARNING, BAD = "ok", "warning", "bad"
 

@@ -27,12 +27,12 @@ from .options import (
 )
 from .output import Column, Printer, ProgressBar, columns, confirm, note
 from .parsing import Bound, offset_of, outside, outside_text, parse_bound
-from .places import chosen, open_directory, open_groups_log, open_place
 from .program import Command, command_group
+from .stores import chosen, open_directory, open_groups_log, open_store
 
 if TYPE_CHECKING:
     from ..store.groups import GroupRow
-    from .places import AnyStore
+    from .stores import AnyStore
 
 groups = command_group("Show consumer groups and their lag, and move their offsets.")
 
@@ -56,7 +56,7 @@ def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output 
       sawlog groups list -b 127.0.0.1:9092
     """
     rows = []
-    with open_place(data, broker) as store:
+    with open_store(data, broker) as store:
         for name in store.groups.list():
             found = store.groups.describe(name)
             rows.append(
@@ -95,7 +95,7 @@ def describe(group: Group, data: MaybeData = None, broker: BrokerAt = None, outp
       sawlog groups describe billing -d data --output json | jq '.rows[].lag'
     """
     printer = Printer(output)
-    with open_place(data, broker) as store:
+    with open_store(data, broker) as store:
         found = store.groups.describe(group)
     members = list(found.members) if found.served_at is None else None
     whole = {"group": group, "members": members, "broker": found.served_at, "rows": found.rows}
@@ -144,7 +144,7 @@ def seek(
     if (to is None) == (by is None):
         raise typer.BadParameter("give either --to OFFSET or --by N", param_hint="--to")
     bound = parsed("--to", to, parse_bound)
-    with open_place(data, broker, "r" if dry_run else "w") as store:
+    with open_store(data, broker, "r" if dry_run else "w") as store:
         rows = _moves(store, group, bound, by or 0, topic, partition)
         for row in rows:  # in every output format: the requested offset was adjusted
             if row["remark"]:
@@ -178,10 +178,10 @@ def delete(
       sawlog groups delete billing -d data --yes
       sawlog groups delete billing -b 127.0.0.1:9092 --yes
     """
-    with open_place(data, broker) as store:
+    with open_store(data, broker) as store:
         found = store.groups.describe(group)
     confirm(f"delete the group {group} with its offsets in {counted(len(found.rows), 'partition')}", yes)
-    with open_place(data, broker, "w") as store:
+    with open_store(data, broker, "w") as store:
         store.groups.delete(group)
     fields = {"group": group, "partitions": len(found.rows), "deleted": True}
     Printer(output).outcome(f"{group}: deleted", fields)

@@ -17,11 +17,11 @@ from . import CORRUPT
 from .options import DirectoryData, Output, Topic, argument, flag, named_values, option, parsed
 from .output import Column, OutputFormat, Printer, ProgressBar, columns, note
 from .parsing import time_ms
-from .places import open_directory
+from .stores import open_directory
 from .topic import Settings, parse_settings
 
 if TYPE_CHECKING:
-    from ..interop import Detection, ForeignLog, Place
+    from ..interop import Detection, ForeignLog, LogLocation
 
 
 #: The supported systems.
@@ -118,13 +118,13 @@ def import_(
     rows = [
         {
             "topic": Path(each.target).parent.name,
-            "partition": each.place.partition,
+            "partition": each.location.partition,
             "start_offset": each.start_offset,
             "next_offset": each.next_offset,
             "records": each.records,
             "size_bytes": each.size_bytes,
             "findings": [str(finding) for finding in each.report],
-            "path": each.place.path,
+            "path": each.location.path,
         }
         for each in report.logs
     ]
@@ -132,7 +132,7 @@ def import_(
     printer.rows(rows, _IMPORTED, empty="nothing to import")
     for each in report.logs:
         for finding in each.report:
-            note(f"!! {each.place.path}/{finding} ({finding.outcome})")
+            note(f"!! {each.location.path}/{finding} ({finding.outcome})")
     seconds = max(monotonic() - began, 1e-9)
     rate = f"{size_text(report.size_bytes / seconds)}/s, {rate_text(report.records / seconds)} records/s"
     printer.remark(
@@ -144,7 +144,7 @@ def import_(
 
 def _names(found: Detection, topic: str | None) -> tuple[str | None, str | None]:
     """Return (name of the topic in the store, topic to take from the source)."""
-    known = dict.fromkeys(place.topic for place in found.places)
+    known = dict.fromkeys(location.topic for location in found.logs)
     if topic is None or topic in known:
         return None, topic
     if len(known) <= 1:
@@ -160,29 +160,29 @@ def _show_plan(
     """Show each log and the action an import would take. Writes nothing, not even a new store."""
     printer = Printer(output)
     printer.remark(f"{found.path}: {found.format}, {found.kind} ({found.why})")
-    places = [place for place in found.places if only is None or place.topic == only]
-    rows = list(_planned(found.format, places, rename, on_damage, _existing(data)))
+    locations = [location for location in found.logs if only is None or location.topic == only]
+    rows = list(_planned(found.format, locations, rename, on_damage, _existing(data)))
     printer.rows(rows, _TO_IMPORT, empty="nothing to import")
     printer.remark("dry run: nothing was written")
 
 
 def _planned(
-    system: str, places: list[Place], rename: str | None, on_damage: OnDamage, ends: dict[tuple[str, int], int]
+    system: str, locations: list[LogLocation], rename: str | None, on_damage: OnDamage, ends: dict[tuple[str, int], int]
 ) -> Iterator[dict[str, Any]]:
     from .. import interop
 
-    for place in places:
-        name = rename or place.topic or Path(place.path).resolve().name
-        with interop.open(place.path, format=system, damage=on_damage) as log:
+    for location in locations:
+        name = rename or location.topic or Path(location.path).resolve().name
+        with interop.open(location.path, format=system, damage=on_damage) as log:
             yield {
                 "topic": name,
-                "partition": place.partition,
+                "partition": location.partition,
                 "start_offset": log.lowest_offset,
                 "next_offset": log.next_offset,
                 "size_bytes": log.size_bytes,
-                "action": _action(log, ends.get((name, place.partition))),
+                "action": _action(log, ends.get((name, location.partition))),
                 "findings": [str(finding) for finding in log.report],
-                "path": place.path,
+                "path": location.path,
             }
 
 
@@ -287,5 +287,5 @@ def _export_row(formats: Any, system: System, topic: Any, number: int, target: P
         "start_offset": log.lowest_offset,
         "next_offset": log.next_offset,
         "size_bytes": log.size_bytes,
-        "path": f"{target}/{chosen.place(topic.name, number)}",
+        "path": f"{target}/{chosen.partition_path(topic.name, number)}",
     }

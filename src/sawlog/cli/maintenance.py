@@ -35,11 +35,11 @@ from ..store.settings import log_config
 from . import CORRUPT
 from .options import Data, LogDir, MaybeData, MaybeTopic, Output, Partitions, flag, option
 from .output import Column, Printer, ProgressBar, columns, note
-from .places import (
+from .stores import (
     GROUPS_LOG,
     MissingPartition,
     NamedLog,
-    check_place,
+    check_store_or_log,
     chosen,
     note_remote,
     open_any,
@@ -75,7 +75,7 @@ def verify(
       sawlog verify --log data/topics/orders/partition-3 --output json
     """
     printer = Printer(output)
-    check_place(data, log, topic)
+    check_store_or_log(data, log, topic)
     if is_address(data) and not (log or topic or partition):
         _check_whole(data, printer)
     problems: list[Problem] = []
@@ -85,11 +85,11 @@ def verify(
         open_logs(data, log, topic, partition, missing=missing) as topics,
         open_groups_log(whole) as offsets,
     ):
-        places = [*topics.places, *([NamedLog(GROUPS_LOG, 0, offsets)] if offsets is not None else [])]
-        total = sum(place.log.size_bytes for place in places)
+        logs = [*topics.logs, *([NamedLog(GROUPS_LOG, 0, offsets)] if offsets is not None else [])]
+        total = sum(place.log.size_bytes for place in logs)
         with ProgressBar("verifying", total, "bytes") as progress:
-            rows = list(_checked(places, problems, progress))
-        note_remote(places)
+            rows = list(_checked(logs, problems, progress))
+        note_remote(logs)
     for each in missing:
         problem = Problem(f"topics/{each.topic}/partition-{each.partition}", 0, str(each), None)
         counts = dict.fromkeys(_VERIFY_COUNTS, 0)
@@ -123,8 +123,8 @@ def _check_whole(data: str, printer: Printer) -> None:
     raise typer.Exit(CORRUPT)
 
 
-def _checked(places: Sequence[NamedLog], problems: list[Problem], progress: ProgressBar) -> Iterator[dict[str, Any]]:
-    for place in places:
+def _checked(logs: Sequence[NamedLog], problems: list[Problem], progress: ProgressBar) -> Iterator[dict[str, Any]]:
+    for place in logs:
         report = place.log.verify()
         problems += report.problems
         progress.advance(report.size_bytes)
@@ -216,7 +216,7 @@ def _wanted(
     data: str | None, log: Path | None, topic: str | None, partitions: list[int] | None
 ) -> list[tuple[str, int, Path, LogConfig]]:
     """Return (topic, partition, directory, settings) of each selected log. Nothing stays open."""
-    check_place(data, log, topic)
+    check_store_or_log(data, log, topic)
     if log is not None:
         with Log.open(log, mode="r") as found:
             return [(log.resolve().name, 0, Path(found.path), found.config)]

@@ -18,10 +18,10 @@ import typer
 
 from ..config import Isolation
 from .output import OutputFormat
-from .places import open_place, parse_directory
+from .stores import open_store, parse_directory
 
 if TYPE_CHECKING:
-    from .places import AnyStore
+    from .stores import AnyStore
 
 T = TypeVar("T")
 Given = TypeVar("Given")
@@ -62,7 +62,7 @@ def _offered(ctx: Any, incomplete: str, names: Callable[[AnyStore], Iterable[str
     if data is None and broker is None:
         data, broker = os.environ.get("SAWLOG_DATA"), os.environ.get("SAWLOG_BROKER")
     try:
-        with open_place(data, broker) as store:
+        with open_store(data, broker) as store:
             return [name for name in names(store) if name.startswith(incomplete)]
     except Exception:  # an incomplete command line is no place to report errors
         return []
@@ -88,12 +88,12 @@ def argument(metavar: str, text: str, default: Any = None, **more: Any) -> Any:
 
 
 _DATA_HELP = "The data directory of the store, or its URL on object storage: s3://bucket/store."
-_PLACE = option("--data -d DIR|URL", _DATA_HELP, ..., envvar="SAWLOG_DATA")
+_STORE = option("--data -d DIR|URL", _DATA_HELP, ..., envvar="SAWLOG_DATA")
 _DIRECTORY = option(
     "--data -d DIR", "The data directory of the store.", ..., envvar="SAWLOG_DATA", parser=parse_directory
 )
-Data = Annotated[str, _PLACE]
-MaybeData = Annotated[str | None, _PLACE]
+Data = Annotated[str, _STORE]
+MaybeData = Annotated[str | None, _STORE]
 #: For commands that work on the files of a directory.
 DirectoryData = Annotated[Path, _DIRECTORY]
 MaybeDirectoryData = Annotated[Path | None, _DIRECTORY]

@@ -42,7 +42,7 @@ from ..units import duration_ms
 
 if TYPE_CHECKING:
     from ..store.base import Partition
-    from .places import NamedLog
+    from .stores import NamedLog
 
 # --- times
 

@@ -18,8 +18,8 @@ from . import CORRUPT, INTERRUPTED
 from .charts import BarChart, Chart, NoPlot, Plot, TimeChart, check_plot, show_charts
 from .options import DirectoryData, MaybeTopic, Output, Topic, argument, flag, option, parsed
 from .output import Column, OutputFormat, Printer, ProgressBar, columns, note
-from .places import open_directory
 from .program import Command, command_group
+from .stores import open_directory
 
 if TYPE_CHECKING:
     from ..pipelines.stats import StatsReport

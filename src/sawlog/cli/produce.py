@@ -26,10 +26,10 @@ from ..store.settings import SCHEMA, is_compacted
 from .formats import BadInput, Fields, InputFormat, InputRecord, Parts, kind_of, parquet_batches, plain_rows, read_input
 from .options import BrokerAt, MaybeData, Output, Topic, argument, flag, named_values, option
 from .output import Printer, ProgressBar, note
-from .places import chosen, open_place
+from .stores import chosen, open_store
 
 if TYPE_CHECKING:
-    from .places import AnyStore, AnyTopic, Sink
+    from .stores import AnyStore, AnyTopic, Sink
 
 #: Maximum time that a record waits for its batch to fill.
 _LINGER_MS = 50
@@ -117,7 +117,7 @@ def produce(
     sources = [(path, kind or kind_of(path)) for path in paths]
     for _, each in sources:
         _check(each, options)
-    with open_place(data, broker, "w", create=create, lock_timeout=lock_timeout) as store:
+    with open_store(data, broker, "w", create=create, lock_timeout=lock_timeout) as store:
         into = _created(store, topic, partition) if create else store.topic(topic)
         chosen(into, None if partition is None else [partition])
         if check and not into.settings.get(SCHEMA):

@@ -44,7 +44,7 @@ from .options import (
 )
 from .output import Column, OutputFormat, Printer, columns, note
 from .parsing import EVERYTHING, Anchor, Span, parse, resolve
-from .places import NamedLog, OpenLogs, open_any, open_logs
+from .stores import NamedLog, OpenLogs, open_any, open_logs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,13 +179,13 @@ def read(
         else:
             found = partial(_newest, opened, tail, damage=skipped)
         last = -span.start.number if span.start.anchor is Anchor.END and span.end is None else 0
-        if last > 0 and len(opened.places) > 1 and output in (None, "table") and not follow:
+        if last > 0 and len(opened.logs) > 1 and output in (None, "table") and not follow:
             note(f"-o {offset} is per partition, and {topic} has several; --tail {last} prints the last {last} of all")
         if out is not None and out.suffix == ".parquet":
             if follow:
                 raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
             if pattern is None and not skip_damage and tail is None:
-                batches = _stored_batches(opened.places, span)
+                batches = _stored_batches(opened.logs, span)
             else:
                 batches = _built_batches(_chosen(found(), span, pattern, count))
             _write_parquet(out, batches, count)
@@ -327,8 +327,8 @@ def _newest(
 ) -> Iterator[Record]:
     """Yield the last records of all partitions together, in the order of time as far as the partitions are; if `idle`
     is given, then new records as `_records` does."""
-    ends = {place.name: place.next_offset for place in opened.places}
-    tails = [_tail(place, ends[place.name], count, damage) for place in opened.places]
+    ends = {place.name: place.next_offset for place in opened.logs}
+    tails = [_tail(place, ends[place.name], count, damage) for place in opened.logs]
     newest: deque[Record] = deque()
     while any(tails) and len(newest) < count:
         newest.appendleft(max(filter(None, tails), key=lambda tail: tail[-1].timestamp).pop())
@@ -356,7 +356,7 @@ def _records(
     """Yield the records of a range, partition by partition. If `idle` is given, then yield new records as they arrive,
     calling `idle` before each wait."""
     positions: list[tuple[int, int]] = []  # next offset and leader epoch of each partition
-    for place in opened.places:
+    for place in opened.logs:
         epoch = place.log.leader_epoch
         start, end = wanted(place)
         end = max(start, min(end, place.next_offset))  # an open transaction ends the range, and a follower waits for it
@@ -367,7 +367,7 @@ def _records(
     wait = _POLL_S
     while True:
         came = False
-        for number, place in enumerate(opened.places):
+        for number, place in enumerate(opened.logs):
             now = place.log.position(isolation=place.isolation)
             reached = positions[number][0]
             kept = place.log.epoch_end(positions[number][1])
@@ -527,13 +527,13 @@ def _write_parquet(out: Path, batches: Iterator[pa.RecordBatch], count: int | No
     note(f"{out}: {counted(written, 'record')}")
 
 
-def _stored_batches(places: Sequence[NamedLog], span: Span) -> Iterator[pa.RecordBatch]:
+def _stored_batches(logs: Sequence[NamedLog], span: Span) -> Iterator[pa.RecordBatch]:
     """Yield the records as Arrow batches without decoding them one by one, with `partition` as the first column."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     whole, times = _parquet_schema(), span.times
-    for place in places:
+    for place in logs:
         start, end = resolve(span, place)
         for batch in place.log.scan_arrow(start, end, columns=_ARROW_COLUMNS, isolation=place.isolation):
             if times is not None:

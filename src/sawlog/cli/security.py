@@ -33,12 +33,12 @@ from ..errors import InvalidConfig
 from ..store.base import Store
 from .options import BrokerAt, MaybeData, Output, Yes, argument, complete_group, complete_topic, flag, option, parsed
 from .output import Column, Printer, columns, confirm
-from .places import open_place
 from .program import Command, command_group
+from .stores import open_store
 
 if TYPE_CHECKING:
     from ..broker.remote import RemoteAcls, RemoteUsers
-    from .places import AnyStore
+    from .stores import AnyStore
 
 
 def _users_of(store: AnyStore) -> StoredUsers | RemoteUsers:
@@ -93,7 +93,7 @@ def add_user(
             raise typer.BadParameter(f"{' or '.join(sorted(MECHANISMS))}, not {each!r}", param_hint="--mechanism")
     chosen = sorted(set(mechanism or MECHANISMS))
     password = _new_password(name, password_file)
-    with open_place(data, broker, "w", create=True) as store:
+    with open_store(data, broker, "w", create=True) as store:
         users = _users_of(store)
         existed = name in users.list()
         users.put(name, [Salted.new(MECHANISMS[each], password, iterations) for each in chosen])
@@ -110,7 +110,7 @@ def list_users(data: MaybeData = None, broker: BrokerAt = None, output: Output =
       sawlog user list -d data
       sawlog user list -b 127.0.0.1:9092 --output json
     """
-    with open_place(data, broker) as store:
+    with open_store(data, broker) as store:
         found = _users_of(store).list()
     rows = [{"user": name, "mechanisms": list(each), "iterations": list(each.values())} for name, each in found.items()]
     shown = columns(
@@ -133,7 +133,7 @@ def delete_user(
       sawlog user delete ann -b 127.0.0.1:9092 --yes
     """
     confirm(f"delete the user {name}", yes)
-    with open_place(data, broker, "w") as store:
+    with open_store(data, broker, "w") as store:
         _users_of(store).delete(name)
     Printer(output).outcome(f"{name}: deleted", {"user": name, "deleted": True})
 
@@ -237,7 +237,7 @@ def add_rules(
             for (permission, principal), (resource, name, by), operation, host in combinations
         )
     )
-    with open_place(data, broker, "w") as store:
+    with open_store(data, broker, "w") as store:
         rules = _acls_of(store)
         before = frozenset(rules.find(Filter()))
         rules.add(made)
@@ -276,7 +276,7 @@ def list_rules(
     """
     resources = _resources(topic, group, transactional_id, cluster, Pattern.MATCH)
     wanted = _filters(principal, None, _operations(operation), resources)
-    with open_place(data, broker) as store:
+    with open_store(data, broker) as store:
         rules = _acls_of(store)
         found = [rules.find(each) for each in wanted]
     rows = [each.fields for each in _joined(found)]
@@ -320,13 +320,13 @@ def delete_rules(
     if not every:
         resources = _resources(topic, group, transactional_id, cluster, pattern)
         wanted = _filters(principal, permission, _operations(operation), resources)
-    with open_place(data, broker) as store:
+    with open_store(data, broker) as store:
         rules = _acls_of(store)
         found = _joined([rules.find(each) for each in wanted])
         left = len(rules.find(Filter())) - len(found)
     if found:
         confirm(f"delete {counted(len(found), 'rule')}", yes)
-        with open_place(data, broker, "w") as store:
+        with open_store(data, broker, "w") as store:
             found = _joined(_acls_of(store).delete(wanted))
     printer = Printer(output)
     printer.rows([each.fields for each in found], _RULE_COLUMNS, empty="no rules match; nothing was deleted")

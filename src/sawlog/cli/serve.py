@@ -18,7 +18,7 @@ from ..clock import Stopwatch
 from ..display import counted
 from . import DEFAULT_GC_THRESHOLDS
 from .options import flag, named_values, option, parsed
-from .places import check_directory
+from .stores import check_directory
 
 if TYPE_CHECKING:
     from ..broker.broker import Broker

@@ -22,7 +22,7 @@ from ..errors import SawlogError
 from . import message_of
 from .options import Data, IsolationLevel, Output, argument, named_values, option
 from .output import Column, OutputFormat, Printer, Row, note
-from .places import open_any
+from .stores import open_any
 
 if TYPE_CHECKING:
     import pyarrow as pa

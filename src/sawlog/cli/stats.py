@@ -45,7 +45,7 @@ from .charts import (
 from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions, option, parsed
 from .output import Column, Printer, columns, note
 from .parsing import Span, parse, resolve
-from .places import NamedLog, note_remote, open_logs
+from .stores import NamedLog, note_remote, open_logs
 
 _FETCH_BYTES = 8 << 20
 _FILE_STEPS = 200
@@ -106,9 +106,9 @@ def stats(
     span = parsed("--offset", offset, parse)
     printer = Printer(output)
     with open_logs(data, log, topic, partition, broker) as opened:
-        tallies = [_tally(place, span) for place in opened.places]
+        tallies = [_tally(place, span) for place in opened.logs]
         rows = [_row(each, has_segments=not opened.is_remote) for each in tallies]
-        note_remote(opened.places)
+        note_remote(opened.logs)
     rate = _rate(tallies, _FILE_STEPS if plot is not None else columns_wanted(terminal_columns()), topic)
     whole = {"partitions": rows, "rate": _rate_rows(rate)}
     printer.object_or_rows(whole, rows, _COLUMNS, empty="nothing to count: no topics")

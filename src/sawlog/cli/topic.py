@@ -27,11 +27,11 @@ from .options import (
 )
 from .output import Column, OutputFormat, Printer, columns, confirm, note
 from .parsing import offset_of, outside, parse_bound
-from .places import chosen, open_place
 from .program import Command, command_group
+from .stores import chosen, open_store
 
 if TYPE_CHECKING:
-    from .places import AnyStore
+    from .stores import AnyStore
 
 topics = command_group("Create, list, change and delete topics.")
 
@@ -88,7 +88,7 @@ def create(
       sawlog topic create state -d data --set cleanup.policy=compact
     """
     given = parse_settings(settings)
-    with open_place(data, broker, "w", create=True) as store:
+    with open_store(data, broker, "w", create=True) as store:
         existed = name in store.topics()
         if existed and not if_not_exists:
             raise TopicExists(f"the topic {name!r} already exists; --if-not-exists accepts that")
@@ -106,7 +106,7 @@ def list_topics(data: MaybeData = None, broker: BrokerAt = None, output: Output 
       sawlog topic list -d data --output json | jq '.[].name'
       sawlog topic list -b 127.0.0.1:9092
     """
-    with open_place(data, broker) as store:
+    with open_store(data, broker) as store:
         rows = [topic.describe() for topic in store]
     Printer(output).rows(rows, _TOPIC_COLUMNS, empty="no topics yet; `sawlog topic create NAME` creates one")
 
@@ -123,7 +123,7 @@ def describe(name: Topic, data: MaybeData = None, broker: BrokerAt = None, outpu
       sawlog topic describe orders -d data --output json | jq '.rows[].next_offset'
     """
     printer = Printer(output)
-    with open_place(data, broker) as store:
+    with open_store(data, broker) as store:
         found = store.topic(name).describe()
     rows = [{column.name: getattr(row, column.name) for column in _PARTITION_COLUMNS} for row in found.rows]
     names = ("name", "id", "created_ms", "partitions", "records", "size_bytes")
@@ -168,7 +168,7 @@ def alter(
     given = {**parse_settings(settings), **dict.fromkeys(map(_known, unset or ()))}
     if partitions is None and not given:
         raise typer.BadParameter("nothing to change: give --set, --unset or --partitions")
-    with open_place(data, broker, "w") as store:
+    with open_store(data, broker, "w") as store:
         store.alter_topic(name, partitions, **given)
         _report(store, name, output, "changed")
 
@@ -188,11 +188,11 @@ def delete(
       sawlog topic delete orders -d data
       sawlog topic delete orders -d data --yes
     """
-    with open_place(data, broker) as store:
+    with open_store(data, broker) as store:
         found = store.topic(name).describe()
     what = f"{counted(found.records, 'record')} ({size_text(found.size_bytes)})"
     confirm(f"delete the topic {name} with {what} in {counted(found.partitions, 'partition')}", yes)
-    with open_place(data, broker, "w") as store:
+    with open_store(data, broker, "w") as store:
         store.delete_topic(name)
     fields = {"name": name, "id": found.id, "records": found.records, "deleted": True}
     Printer(output).outcome(f"{name}: deleted", fields)
@@ -220,7 +220,7 @@ def trim(
       sawlog topic trim orders -d data --to -1000 --yes        # keep the last 1,000 of each partition
     """
     bound = parsed("--to", to, parse_bound)
-    with open_place(data, broker) as store:
+    with open_store(data, broker) as store:
         rows: list[dict[str, Any]] = []
         for number in chosen(store.topic(name), partition):
             log = store.topic(name).partition(number)
@@ -233,7 +233,7 @@ def trim(
     going = {row["partition"]: row["keep_from"] for row in rows if row["dropped"]}
     if going and not dry_run:
         confirm(f"drop {counted(sum(row['dropped'] for row in rows), 'record')} of {name}", yes)
-        with open_place(data, broker, "w") as store:
+        with open_store(data, broker, "w") as store:
             store.topic(name).trim(going)
     Printer(output).rows(rows, columns("topic partition lowest keep_from dropped"))
 

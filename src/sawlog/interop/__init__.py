@@ -19,7 +19,7 @@ from __future__ import annotations
 from .detection import detect, formats
 from .detection import open_log as open
 from .exporting import export_log, export_topic
-from .foreign import Detection, ExportReport, Finding, ForeignLog, ForeignReport, Format, Kind, Place
+from .foreign import Detection, ExportReport, Finding, ForeignLog, ForeignReport, Format, Kind, LogLocation
 from .importing import ImportReport, LogImport, import_log
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "ImportReport",
     "Kind",
     "LogImport",
-    "Place",
+    "LogLocation",
     "detect",
     "export_log",
     "export_topic",

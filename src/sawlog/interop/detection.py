@@ -20,7 +20,7 @@ from typing import Literal, Unpack
 
 from ..errors import InvalidConfig, UnknownFormat
 from ..storage import Directory, FileDirectory
-from .foreign import Damage, Decoder, Detection, ForeignLog, Format, OpenOptions, Place
+from .foreign import Damage, Decoder, Detection, ForeignLog, Format, LogLocation, OpenOptions
 
 #: The modules of this package that provide a format, each as its `FORMAT`.
 _MODULES = ("kafka", "laminarmq", "rustlog", "gumlog", "plain")
@@ -80,7 +80,7 @@ def detect_or_assume(path: str | PathLike[str], format: str | None) -> Detection
     if format is None:
         return detect_required(path, None)
     found = detect(path, format=format)
-    return found or Detection(format, "partition", str(path), (Place(str(path)),), "named by the caller", False)
+    return found or Detection(format, "partition", str(path), (LogLocation(str(path)),), "named by the caller", False)
 
 
 # --- opening
@@ -103,22 +103,20 @@ def open_log(
     """
     if format is None:
         found = detect_required(path, None)
-        if len(found.places) != 1:
-            some = ", ".join(place.path for place in found.places[:3])
-            raise UnknownFormat(
-                f"{found.path} holds {len(found.places)} logs of {found.format}: open one of {some}, ..."
-            )
+        if len(found.logs) != 1:
+            some = ", ".join(location.path for location in found.logs[:3])
+            raise UnknownFormat(f"{found.path} holds {len(found.logs)} logs of {found.format}: open one of {some}, ...")
         format = found.format
         if isinstance(path, (str, PathLike)):
-            path = found.places[0].path
+            path = found.logs[0].path
     if isinstance(path, (str, PathLike)):  # not detected again: the caller may know better than the first bytes show
-        return open_place(Place(str(path)), format, damage=damage, strict=strict, metadata=metadata)
+        return open_location(LogLocation(str(path)), format, damage=damage, strict=strict, metadata=metadata)
     return _open(path, format, damage=damage, strict=strict, metadata=metadata)
 
 
-def open_place(place: Place, format: str, **options: Unpack[OpenOptions]) -> ForeignLog:
-    """Open the log at a detected place."""
-    directory = FileDirectory(place.path, create=False)
+def open_location(location: LogLocation, format: str, **options: Unpack[OpenOptions]) -> ForeignLog:
+    """Open the log at a detected location."""
+    directory = FileDirectory(location.path, create=False)
     try:
         return _open(directory, format, **options)
     except BaseException:
@@ -152,13 +150,13 @@ def detect_below(format: str, sniff: Sniff, directory: Directory) -> Detection |
     """Detect one log, or a directory of logs, each named after its directory."""
     seen = sniff(directory)
     if seen is not None:
-        return Detection(format, "partition", directory.path, (Place(directory.path),), seen.why, seen.certain)
-    found: list[tuple[Place, Sniffed]] = []
+        return Detection(format, "partition", directory.path, (LogLocation(directory.path),), seen.why, seen.certain)
+    found: list[tuple[LogLocation, Sniffed]] = []
     for name in directory.children()[:_MAX_DIRECTORIES]:
         with closing(directory.child(name)) as child:
             below = sniff(child)
             if below is not None:
-                found.append((Place(child.path, name, 0), below))
+                found.append((LogLocation(child.path, name, 0), below))
     return _combined("data", format, directory, found)
 
 
@@ -167,8 +165,8 @@ def detect_topics(format: str, sniff: Sniff, directory: Directory) -> Detection 
     seen = sniff(directory)
     if seen is not None:
         topic, partition = _partition_of(directory.path)
-        place = Place(directory.path, topic, partition)
-        return Detection(format, "partition", directory.path, (place,), seen.why, seen.certain)
+        location = LogLocation(directory.path, topic, partition)
+        return Detection(format, "partition", directory.path, (location,), seen.why, seen.certain)
     found = list(_partitions(directory, directory.path.rstrip("/").rpartition("/")[2], sniff))
     if found:
         return _combined("topic", format, directory, found)
@@ -178,7 +176,7 @@ def detect_topics(format: str, sniff: Sniff, directory: Directory) -> Detection 
     return _combined("data", format, directory, found or list(_topics(directory, sniff)))
 
 
-def _topics(directory: Directory, sniff: Sniff) -> Iterator[tuple[Place, Sniffed]]:
+def _topics(directory: Directory, sniff: Sniff) -> Iterator[tuple[LogLocation, Sniffed]]:
     for name in directory.children()[:_MAX_DIRECTORIES]:
         with closing(directory.child(name)) as child:
             yield from _partitions(child, name, sniff)
@@ -193,7 +191,7 @@ def _partition_of(path: str) -> tuple[str | None, int]:
     return (above if topic == "partitions" else topic) or None, int(match[1])
 
 
-def _partitions(directory: Directory, topic: str, sniff: Sniff) -> Iterator[tuple[Place, Sniffed]]:
+def _partitions(directory: Directory, topic: str, sniff: Sniff) -> Iterator[tuple[LogLocation, Sniffed]]:
     children = directory.children()
     if "partitions" in children:
         with closing(directory.child("partitions")) as below:
@@ -204,19 +202,19 @@ def _partitions(directory: Directory, topic: str, sniff: Sniff) -> Iterator[tupl
             with closing(directory.child(name)) as child:
                 seen = sniff(child)
                 if seen is not None:
-                    yield Place(child.path, topic, int(match[1])), seen
+                    yield LogLocation(child.path, topic, int(match[1])), seen
 
 
 def _combined(
-    kind: Literal["topic", "data"], format: str, directory: Directory, found: list[tuple[Place, Sniffed]]
+    kind: Literal["topic", "data"], format: str, directory: Directory, found: list[tuple[LogLocation, Sniffed]]
 ) -> Detection | None:
     """Combine several logs into one detection; None if there are none."""
     if not found:
         return None
-    places = sorted((place for place, _ in found), key=lambda place: (place.topic or "", place.partition))
+    locations = sorted((location for location, _ in found), key=lambda each: (each.topic or "", each.partition))
     certain = any(seen.certain for _, seen in found)
     why = next((seen.why for _, seen in found if seen.certain), found[0][1].why)
-    return Detection(format, kind, directory.path, tuple(places), why, certain)
+    return Detection(format, kind, directory.path, tuple(locations), why, certain)
 
 
 def read_start(directory: Directory, name: str, max_bytes: int) -> bytes:

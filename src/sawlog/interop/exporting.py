@@ -103,7 +103,7 @@ def export_topic(
     total, done = sum(log.size_bytes for log in logs), 0
     reports: list[ExportReport] = []
     for number, log in enumerate(logs):
-        target, step = f"{path}/{system.place(topic.name, number)}", shifted(progress, done, total)
+        target, step = f"{path}/{system.partition_path(topic.name, number)}", shifted(progress, done, total)
         reports.append(export_log(log, target, format=format, progress=step, **options))
         done += log.size_bytes
     return tuple(reports)

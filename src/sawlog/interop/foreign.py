@@ -132,7 +132,7 @@ class Kind(Enum):
     #: A transaction without an end marker; its records stay invisible until it is committed.
     OPEN_TRANSACTION = "open transaction"
     #: A file that is not part of the log; it is ignored.
-    STRANGER = "not part of the log"
+    UNKNOWN_FILE = "not part of the log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class ForeignReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogLocation:
     """The location of one log: its directory, and the topic and partition that its system calls it."""
 
     path: str
@@ -226,7 +226,7 @@ class Detection:
     #: The directory that was examined.
     path: str
     #: The logs in it, sorted by topic and partition.
-    places: tuple[Place, ...]
+    logs: tuple[LogLocation, ...]
     #: The evidence, as a sentence.
     why: str
     #: True if the evidence is unique to this format, such as a matching checksum.
@@ -472,6 +472,6 @@ class Format:
     #: True if records carry metadata that only an application can decode.
     has_metadata: bool = False
 
-    def place(self, topic: str, partition: int) -> str:
+    def partition_path(self, topic: str, partition: int) -> str:
         """Return the path of a partition below the system's data directory."""
         return self.layout.format(topic=topic, partition=partition)

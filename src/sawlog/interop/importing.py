@@ -41,8 +41,19 @@ from ..log.log import Log
 from ..storage import FileDirectory
 from ..store.directory.store import DirectoryStore
 from ..store.directory.topic import DirectoryTopic
-from .detection import detect_or_assume, open_place
-from .foreign import Damage, Decoder, Detection, Finding, ForeignLog, ForeignReport, Kind, Place, Progress, shifted
+from .detection import detect_or_assume, open_location
+from .foreign import (
+    Damage,
+    Decoder,
+    Detection,
+    Finding,
+    ForeignLog,
+    ForeignReport,
+    Kind,
+    LogLocation,
+    Progress,
+    shifted,
+)
 from .records import MAX_JUMP
 
 #: Minimum number of bytes per append.
@@ -53,7 +64,7 @@ APPEND_BYTES = 4 << 20
 class LogImport:
     """The result of importing one log."""
 
-    place: Place
+    location: LogLocation
     #: Directory of the log that was written.
     target: str
     #: First offset of this run; above the source's lowest offset if it continued an earlier import.
@@ -116,33 +127,34 @@ def import_log(
     """
     watch = Stopwatch()
     if isinstance(source, ForeignLog):
-        places: tuple[Place, ...] = (Place(source.path),)
+        locations: tuple[LogLocation, ...] = (LogLocation(source.path),)
         name, path, sizes = source.format, source.path, [source.size_bytes]
     else:
         found = detect_or_assume(source, format)
-        places, name, path = _selected(found, only), found.format, found.path
+        locations, name, path = _selected(found, only), found.format, found.path
         sizes = []
-        for place in places:
-            with closing(FileDirectory(place.path, create=False)) as directory:
+        for location in locations:
+            with closing(FileDirectory(location.path, create=False)) as directory:
                 sizes.append(sum(directory.size(name) for name in directory.names() if not name.endswith("index")))
     done: list[LogImport] = []
-    for number, (place, log) in enumerate(zip(places, _targets(places, target, topic, settings or {}), strict=True)):
+    targets = _targets(locations, target, topic, settings or {})
+    for number, (location, log) in enumerate(zip(locations, targets, strict=True)):
         step = shifted(progress, sum(sizes[:number]), sum(sizes))
         # One at a time: a server may have more logs than a process may open files.
         given = nullcontext(source) if isinstance(source, ForeignLog) else None
-        with given or open_place(place, name, damage=damage, metadata=metadata) as each:
-            done.append(_import_one(place, each, log, step, timestamp, resume))
+        with given or open_location(location, name, damage=damage, metadata=metadata) as each:
+            done.append(_import_one(location, each, log, step, timestamp, resume))
     if progress is not None:
         progress(sum(sizes), sum(sizes))  # the sizes include files that are not part of a log
     return ImportReport(name, path, tuple(done), watch.elapsed_s)
 
 
-def _selected(found: Detection, only: str | None) -> tuple[Place, ...]:
+def _selected(found: Detection, only: str | None) -> tuple[LogLocation, ...]:
     if only is None:
-        return found.places
-    selected = tuple(place for place in found.places if place.topic == only)
+        return found.logs
+    selected = tuple(location for location in found.logs if location.topic == only)
     if not selected:
-        known = ", ".join(dict.fromkeys(str(place.topic) for place in found.places if place.topic is not None))
+        known = ", ".join(dict.fromkeys(str(location.topic) for location in found.logs if location.topic is not None))
         raise TopicNotFound(f"no topic {only!r} in {found.path}; its topics are {known or 'none with a name'}")
     return selected
 
@@ -151,37 +163,37 @@ def _selected(found: Detection, only: str | None) -> tuple[Place, ...]:
 
 
 def _targets(
-    places: tuple[Place, ...], target: Log | DirectoryStore, topic: str | None, settings: Mapping[str, Any]
+    locations: tuple[LogLocation, ...], target: Log | DirectoryStore, topic: str | None, settings: Mapping[str, Any]
 ) -> Iterator[Log]:
     if isinstance(target, Log):
-        if len(places) != 1:
-            raise InvalidConfig(f"there are {len(places)} logs in the source: give one of them, or import into a store")
+        if len(locations) != 1:
+            raise InvalidConfig(f"the source holds {len(locations)} logs: give one of them, or import into a store")
         return iter([target])
-    names = [_topic_of(place, places, topic) for place in places]
+    names = [_topic_of(location, locations, topic) for location in locations]
     topics: dict[str, DirectoryTopic] = {}
     for name in dict.fromkeys(names):
-        count = 1 + max(place.partition for place, own in zip(places, names, strict=True) if own == name)
+        count = 1 + max(location.partition for location, own in zip(locations, names, strict=True) if own == name)
         topics[name] = target.create_topic(name, partitions=count, exist_ok=True, **settings)
         if topics[name].partitions < count:
             raise ImportMismatch(
                 f"the topic {name!r} has {topics[name].partitions} partitions, the source {count}; add partitions first"
             )
-    return (topics[name].partition(place.partition) for place, name in zip(places, names, strict=True))
+    return (topics[name].partition(location.partition) for location, name in zip(locations, names, strict=True))
 
 
-def _topic_of(place: Place, places: tuple[Place, ...], topic: str | None) -> str:
+def _topic_of(location: LogLocation, locations: tuple[LogLocation, ...], topic: str | None) -> str:
     """Return the topic for a log. The name given by the caller requires a source with at most one topic."""
     if topic is not None:
-        if len({each.topic for each in places}) > 1:
+        if len({each.topic for each in locations}) > 1:
             raise InvalidConfig(
                 "the source holds several topics, which keep their names; give `topic` only for a single one"
             )
         return topic
-    return place.topic if place.topic is not None else place.path.rstrip("/").rpartition("/")[2]
+    return location.topic if location.topic is not None else location.path.rstrip("/").rpartition("/")[2]
 
 
 def _import_one(
-    place: Place, source: ForeignLog, log: Log, progress: Progress | None, timestamp: int | None, resume: bool
+    location: LogLocation, source: ForeignLog, log: Log, progress: Progress | None, timestamp: int | None, resume: bool
 ) -> LogImport:
     _prepare(source, log, resume)
     start = log.next_offset
@@ -189,7 +201,7 @@ def _import_one(
         records = source.copy_to(log, progress=progress, timestamp=timestamp)
     finally:
         log.sync()  # records copied before an error become visible
-    return LogImport(place, log.path, start, log.next_offset, records, source.size_bytes, source.report)
+    return LogImport(location, log.path, start, log.next_offset, records, source.size_bytes, source.report)
 
 
 def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:

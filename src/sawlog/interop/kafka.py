@@ -143,7 +143,7 @@ class KafkaLog(ForeignLog):
     def _note_other_files(self) -> None:
         for name in self._directory.names():
             if not files.is_kafka_file(name):
-                self.add(Finding(Kind.STRANGER, name, 0, "not a Kafka file; ignored"), raising=False)
+                self.add(Finding(Kind.UNKNOWN_FILE, name, 0, "not a Kafka file; ignored"), raising=False)
         for name, why in self._broker.problems:
             self.add(Finding(Kind.UNREADABLE, f"../{name}", 0, f"{why}; ignored"), raising=self.strict)
 

@@ -50,7 +50,7 @@ from ..log.files import LEADER_EPOCHS
 from ..storage import Directory, SharedFileLock
 from ..store.names import is_topic_name
 from .detection import Sniffed
-from .foreign import Detection, Place
+from .foreign import Detection, LogLocation
 
 NAME = "kafka"
 #: Bytes between two index entries, as Kafka's default.
@@ -241,13 +241,13 @@ def detect(directory: Directory) -> Detection | None:
     if seen is None:
         return None
     topic, number = partition_of(Path(directory.path).resolve().name) or (None, 0)
-    place = Place(directory.path, topic, number)
-    return Detection(NAME, "partition", directory.path, (place,), seen.why, seen.certain)
+    location = LogLocation(directory.path, topic, number)
+    return Detection(NAME, "partition", directory.path, (location,), seen.why, seen.certain)
 
 
 def _detect_broker(directory: Directory, names: list[str]) -> Detection | None:
     marks = sorted(SERVER_FILES.intersection(names))
-    found: list[Place] = []
+    found: list[LogLocation] = []
     ignored: list[str] = []
     certain = bool(marks)
     for name in directory.children():
@@ -265,15 +265,15 @@ def _detect_broker(directory: Directory, names: list[str]) -> Detection | None:
         if why := _reason_to_ignore(key[0], found):
             ignored.append(f"{name}: {why}")
         else:
-            found.append(Place(f"{directory.path.rstrip('/')}/{name}", *key))
+            found.append(LogLocation(f"{directory.path.rstrip('/')}/{name}", *key))
     if not marks and not found:
         return None
     why = f"{', '.join(marks[:3]) or 'no checkpoint'}, {len(found)} partitions with Kafka batches"
-    places = tuple(sorted(found, key=lambda place: (place.topic or "", place.partition)))
-    return Detection(NAME, "data", directory.path, places, why, certain, tuple(ignored))
+    locations = tuple(sorted(found, key=lambda each: (each.topic or "", each.partition)))
+    return Detection(NAME, "data", directory.path, locations, why, certain, tuple(ignored))
 
 
-def _reason_to_ignore(topic: str, found: list[Place]) -> str:
+def _reason_to_ignore(topic: str, found: list[LogLocation]) -> str:
     """Return the reason why a topic is not imported with the others; empty if it is imported."""
     if topic.startswith("__"):
         return "an internal topic of Kafka; to import it, give its directory"

@@ -63,7 +63,7 @@ class PlainLog(FrameLog):
     def list_segments(self, found: list[SegmentFile]) -> list[SegmentFile]:
         for segment in found:
             if segment.index is not None:
-                self.note(Kind.STRANGER, segment.index, 0, "an index, which a plain log does not have; ignored")
+                self.note(Kind.UNKNOWN_FILE, segment.index, 0, "an index, which a plain log does not have; ignored")
         return super().list_segments(found)
 
     @property

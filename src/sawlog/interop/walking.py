@@ -104,7 +104,7 @@ class WalkedLog(ForeignLog):
         self._open: tuple[str, Storage] | None = None
         found, others = segment_files(directory, *self.suffixes, digits=self.digits)
         for name in others:
-            self.note(Kind.STRANGER, name, 0, "ignored")
+            self.note(Kind.UNKNOWN_FILE, name, 0, "ignored")
         self.segments = self.list_segments(found)
         if not self.segments:
             raise LogNotFound(
@@ -286,7 +286,7 @@ class WalkedLog(ForeignLog):
         """Add a finding to the report, and raise it if the log is `strict`."""
         file = segment if isinstance(segment, str) else segment.data or segment.index or ""
         finding = Finding(kind, file, position, detail, outcome, size_bytes, offset)
-        return self.add(finding, raising=self.strict and kind is not Kind.STRANGER)
+        return self.add(finding, raising=self.strict and kind is not Kind.UNKNOWN_FILE)
 
     def renumber(self, cursor: Cursor, read: Values, numbered: Numbered, positions: Numbers) -> Values:
         """Return the numbered ones among records that were read from these positions of the file, and report the

@@ -85,7 +85,7 @@ def open_any(
     return ObjectStore.open(data, mode, maintenance_interval_s=None, create=create)
 
 
-def open_place(
+def open_store(
     data: str | None,
     broker: str | None,
     mode: Mode = "r",
@@ -155,9 +155,9 @@ class NamedLog:
         return self.log.offset_at(timestamp)
 
 
-def note_remote(places: Iterable[NamedLog]) -> None:
+def note_remote(logs: Iterable[NamedLog]) -> None:
     """Note each log whose oldest segments are only in the replica."""
-    for place in places:
+    for place in logs:
         lowest, local = place.log.lowest_offset, getattr(place.log, "_local_offset", 0)
         if lowest < local:
             size = size_text(getattr(place.log, "_remote_bytes", 0))
@@ -182,8 +182,8 @@ def open_groups_log(data: str | None) -> AbstractContextManager[Log | None]:
 class OpenLogs:
     """The open logs that the command line names."""
 
-    def __init__(self, places: Sequence[NamedLog], remote: RemoteStore | None = None) -> None:
-        self.places = places
+    def __init__(self, logs: Sequence[NamedLog], remote: RemoteStore | None = None) -> None:
+        self.logs = logs
         self._remote = remote
 
     @property
@@ -203,7 +203,7 @@ class OpenLogs:
         if self._remote is None:
             time.sleep(seconds)
             return
-        positions = {(place.topic, place.partition): offset for place, offset in zip(self.places, offsets, strict=True)}
+        positions = {(place.topic, place.partition): offset for place, offset in zip(self.logs, offsets, strict=True)}
         self._remote.wait(positions, _LONG_POLL_S)
 
 
@@ -221,7 +221,7 @@ def open_logs(
     """Open the partitions that the command line names for reading; --log takes precedence over a store from the
     environment. Partitions whose files are missing are added to `missing`; if it is None, they raise."""
     if log is not None:
-        check_place(data, log, topic)
+        check_store_or_log(data, log, topic)
         name = log.resolve().name
         with Log.open(log, mode="r", topic=name, partition=0) as found:
             yield OpenLogs([NamedLog(name, 0, found, isolation)])
@@ -232,13 +232,13 @@ def open_logs(
         )
     from ..store.base import Store
 
-    with open_place(data, broker) as store:
+    with open_store(data, broker) as store:
         topics = [store.topic(name) for name in (store.topics() if topic is None else [topic])]
-        places = [place for each in topics for place in _logs_of(each, partitions, isolation, missing)]
-        yield OpenLogs(places, None if isinstance(store, Store) else store)
+        logs = [place for each in topics for place in _logs_of(each, partitions, isolation, missing)]
+        yield OpenLogs(logs, None if isinstance(store, Store) else store)
 
 
-def check_place(data: str | None, log: Path | None, topic: str | None) -> None:
+def check_store_or_log(data: str | None, log: Path | None, topic: str | None) -> None:
     """Raise unless a store or a log was given, or if a topic was given with --log."""
     if data is None and log is None:
         raise typer.BadParameter("give the store with -d DIR, or the directory of one partition with --log DIR")
