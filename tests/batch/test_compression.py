@@ -30,17 +30,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sawlog.batch import codecs
-from sawlog.batch.codecs import lz4 as our_lz4
+from sawlog.batch.codecs import DECODER_BYTES, DEFAULT_MAX, MIB, RATIO_MAX
 from sawlog.batch.compression import (
     CODECS,
-    DECODER_BYTES,
-    DEFAULT_MAX,
     GZIP,
     LEVELS,
     LZ4,
-    MIB,
     NONE,
-    RATIO_MAX,
     SNAPPY,
     ZSTD,
     check_level,
@@ -331,7 +327,7 @@ def xxh32(data: bytes) -> int:
 
 
 def test_the_lz4_headers_carry_their_own_checksum() -> None:
-    headers = our_lz4._PLAIN
+    headers = codecs._LZ4_PLAIN
     assert len(headers) == 4
     for header, block_bytes in headers.items():
         assert header[:5] == bytes.fromhex("04224d1860")
@@ -342,7 +338,7 @@ def test_the_lz4_headers_carry_their_own_checksum() -> None:
 @pytest.mark.parametrize("size_bytes", [500, 64 << 10, (64 << 10) + 1, 900_000])
 def test_lz4_frames_are_plain_and_no_wider_than_they_must_be(size_bytes: int) -> None:
     header = packed_by_us(LZ4, batch_of(size_bytes))[:7]
-    assert our_lz4._PLAIN[header] == (64 << 10 if size_bytes <= 64 << 10 else 256 << 10)
+    assert codecs._LZ4_PLAIN[header] == (64 << 10 if size_bytes <= 64 << 10 else 256 << 10)
 
 
 @pytest.mark.parametrize("size_bytes", [500, 64 << 10, (64 << 10) + 1, 900_000])

@@ -138,7 +138,7 @@ NOT_VARIED: Mapping[str, str] = {
         "storage.words:_MOST_WAITERS": "a limit of the system call",
         "batch.kernel:ROW_WIDTH storage.words:WORD_BYTES "
         "storage.published:_BELL_BYTES": "the size of a thing, not a limit",
-        "batch.codecs.zstd:_DICTIONARY_ID_BYTES config:KIB config:MIB config:GIB "
+        "batch.codecs:_DICTIONARY_ID_BYTES config:KIB config:MIB config:GIB "
         "spark.session:LEAST_VERSION": "no size of the engine",
         "store.base.partition:PAGE_BYTES store.base.partition:STREAM_BYTES": "object storage only; no workload has it",
         "log.reader:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
@@ -169,8 +169,8 @@ NOT_VARIED: Mapping[str, str] = {
         "store.queues.message:_MOST_REASON store.queues.queue:_MOST_ANSWERS store.queues.redrive:_CHUNK": "of "
         "queues, whose crashes have workloads of their own: tests/topics/queues",
         "batch.codecs:DEFAULT_MAX batch.codecs:RATIO_FREE_BYTES batch.codecs:RATIO_MAX "
-        "batch.codecs:DECODER_BYTES batch.codecs:BLOCKS_MAX batch.codecs.zstd:_WINDOW_FREE "
-        "batch.codecs.zstd:_WINDOW_MAX batch.codecs:MIB batch.codecs.lz4:_STORED": "what a decoder "
+        "batch.codecs:DECODER_BYTES batch.codecs:BLOCKS_MAX batch.codecs:_WINDOW_FREE "
+        "batch.codecs:_WINDOW_MAX batch.codecs:MIB batch.codecs:_LZ4_STORED": "what a decoder "
         "refuses or a format says: tests/batch, and `fuzz`",
         "storage.sockets:_MOST store.directory.forwarding.frames:_MOST_HEAD_BYTES "
         "store.directory.forwarding.frames:MOST_BODY_BYTES "

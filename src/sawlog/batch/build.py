@@ -17,7 +17,8 @@ from ..clock import now_ms
 from ..errors import CorruptBatch, InvalidRecord, InvalidRecordType
 from . import kernel
 from .checksum import crc32c
-from .compression import DEFAULT_MAX, codec_id, compress, decompress
+from .codecs import DEFAULT_MAX
+from .compression import codec_id, compress, decompress
 from .header import (
     ATTRIBUTES,
     BASE,

@@ -26,8 +26,8 @@ Out of memory is `MemoryError`, never reported as corruption. No error of a code
 **Writers obey the readers' limits.** `compress` returns None if the result would not be smaller, or if `decompress`
 would reject it: the caller then stores the records uncompressed, with codec 0.
 
-Each codec is a module of codecs/. Pure functions over buffers, safe from any thread; the libraries release the GIL
-while they work.
+The codecs are in `codecs`. Pure functions over buffers, safe from any thread; the libraries release the GIL while they
+work.
 """
 
 from __future__ import annotations
@@ -37,43 +37,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..errors import CorruptBatch, InvalidConfig, UnsupportedCompression
-from .codecs import (
-    BLOCKS_MAX,
-    DECODER_BYTES,
-    DEFAULT_MAX,
-    MIB,
-    RATIO_FREE_BYTES,
-    RATIO_MAX,
-    gzip,
-    limit_of,
-    lz4,
-    snappy,
-    zstd,
-)
+from . import codecs
+from .codecs import DEFAULT_MAX, limit_of, zstd_window_fits
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-__all__ = [
-    "BLOCKS_MAX",
-    "CODECS",
-    "DECODER_BYTES",
-    "DEFAULT_MAX",
-    "GZIP",
-    "LEVELS",
-    "LZ4",
-    "MIB",
-    "NONE",
-    "RATIO_FREE_BYTES",
-    "RATIO_MAX",
-    "SNAPPY",
-    "ZSTD",
-    "check_level",
-    "codec_id",
-    "codec_name",
-    "compress",
-    "decompress",
-]
 
 NONE: Final = 0
 GZIP: Final = 1
@@ -138,7 +106,7 @@ def compress(
     packed = _ENCODERS[codec](view, level)
     if len(packed) >= len(view) or len(view) > limit_of(len(packed), max_bytes):
         return None
-    if codec == ZSTD and not zstd.window_fits(packed, len(view), max_bytes):
+    if codec == ZSTD and not zstd_window_fits(packed, len(view), max_bytes):
         return None
     return packed
 
@@ -163,14 +131,14 @@ def _bytes_of(data: Buffer) -> memoryview:
 
 
 _ENCODERS: Final[dict[int, Callable[[memoryview, int | None], bytes | memoryview]]] = {
-    GZIP: gzip.compress,
-    SNAPPY: snappy.compress,
-    LZ4: lz4.compress,
-    ZSTD: zstd.compress,
+    GZIP: codecs.gzip_compress,
+    SNAPPY: codecs.snappy_compress,
+    LZ4: codecs.lz4_compress,
+    ZSTD: codecs.zstd_compress,
 }
 _DECODERS: Final[dict[int, Callable[[memoryview, int], memoryview]]] = {
-    GZIP: gzip.decompress,
-    SNAPPY: snappy.decompress,
-    LZ4: lz4.decompress,
-    ZSTD: zstd.decompress,
+    GZIP: codecs.gzip_decompress,
+    SNAPPY: codecs.snappy_decompress,
+    LZ4: codecs.lz4_decompress,
+    ZSTD: codecs.zstd_decompress,
 }

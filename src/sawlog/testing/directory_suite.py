@@ -1,4 +1,4 @@
-"""`DirectorySuite`: tests for every implementation of `Directory`, to inherit. See `suites`."""
+"""`DirectorySuite`: tests for every implementation of `Directory`, to inherit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ..errors import DirectoryLocked, StorageError
 from ..storage import Directory, Published
-from .suites import LARGE_BYTES, pattern, refused
+from .storage_suite import LARGE_BYTES, pattern, refused
 
 
 def _publishing(directory: Directory, name: str) -> Published:
@@ -36,26 +36,22 @@ class DirectorySuite:
     # --- names
 
     def test_new_directory_is_empty(self, directory: Directory) -> None:
-        """The fixture must return a new directory each time."""
         assert directory.names() == []
         assert directory.path
 
     def test_names_are_sorted(self, directory: Directory) -> None:
-        """The order of names is the order of a log."""
         made = [f"{number:020d}.log" for number in (5, 40, 3, 1000, 0)]
         for name in made:
             directory.create(name).close()
         assert directory.names() == sorted(made)
 
     def test_a_name_is_created_once(self, directory: Directory) -> None:
-        """Creating an existing name is an error and does not change the file."""
         directory.create("a").append(b"abc")
         with refused(StorageError):
             directory.create("a")
         assert directory.read("a") == b"abc"
 
     def test_a_missing_file_is_reported_as_missing(self, directory: Directory) -> None:
-        """Never created, and with the error number of a missing file."""
         assert not directory.exists("a")
         assert directory.identity("a") is None
         for call in (directory.open, directory.open_shared, directory.open_sealed, directory.read, directory.size):
@@ -70,7 +66,6 @@ class DirectorySuite:
         assert directory.names() == []
 
     def test_a_directory_reports_size_and_content_of_a_storage(self, directory: Directory) -> None:
-        """Both are available without opening the storage."""
         storage = directory.create("a")
         assert directory.exists("a")
         assert directory.size("a") == 0
@@ -82,7 +77,6 @@ class DirectorySuite:
         assert directory.read("a") == b"a"
 
     def test_storages_are_separate(self, directory: Directory) -> None:
-        """Changing one storage does not affect another."""
         one, two = directory.create("a"), directory.create("b")
         one.append(b"one")
         two.append(b"two!")
@@ -111,7 +105,6 @@ class DirectorySuite:
         assert directory.read("a") == b"new"
 
     def test_identity_tells_a_replaced_file_from_a_changed_one(self, directory: Directory) -> None:
-        """So that a reader notices that another file now has the name."""
         storage = directory.create("a")
         first = directory.identity("a")
         assert first is not None
@@ -139,7 +132,6 @@ class DirectorySuite:
         assert held.read(0, 11) == b"overwritten"
 
     def test_a_handle_survives_a_rename(self, directory: Directory) -> None:
-        """A handle refers to the bytes, not to the name."""
         storage = directory.create("a")
         storage.append(b"abc")
         directory.rename("a", "b")
@@ -160,7 +152,6 @@ class DirectorySuite:
         assert bytes(view) == b"abc"
 
     def test_dispose_keeps_a_directory_that_is_not_empty(self, directory: Directory) -> None:
-        """Removing a log does not remove files of others."""
         directory.replace("stranger", b"mine")
         directory.dispose()
         assert directory.read("stranger") == b"mine"
@@ -184,7 +175,6 @@ class DirectorySuite:
         second.release()
 
     def test_a_lock_can_be_released_twice(self, directory: Directory) -> None:
-        """Releasing twice must not take the lock from the next holder."""
         first = directory.lock("LOCK")
         first.release()
         second = directory.lock("LOCK")
@@ -195,14 +185,12 @@ class DirectorySuite:
         second.release()
 
     def test_a_lock_does_not_block_reading_and_writing(self, directory: Directory) -> None:
-        """The lock is advisory: it does not block readers."""
         held = directory.lock("LOCK")
         directory.replace("a", b"abc")
         assert directory.read("a") == b"abc"
         held.release()
 
     def test_locks_of_single_names_do_not_exclude_each_other(self, directory: Directory) -> None:
-        """Many can hold one name each; two cannot hold the same."""
         one, other = directory.lock("one", alone=False), directory.lock("other", alone=False)
         with refused(DirectoryLocked):
             directory.lock("one", alone=False)
@@ -212,7 +200,6 @@ class DirectorySuite:
         other.release()
 
     def test_the_next_lock_holder_finds_the_note_of_the_previous_one(self, directory: Directory) -> None:
-        """And everyone else can read it meanwhile."""
         first = directory.lock("LOCK")
         assert first.found == b""
         first.leave(b"position 12")
@@ -224,7 +211,6 @@ class DirectorySuite:
         second.release()
 
     def test_a_lock_whose_file_was_replaced_is_not_current(self, directory: Directory) -> None:
-        """An owner can find out that its lock was given to another."""
         old = directory.lock("member", alone=False)
         directory.remove("member")
         assert old.held
@@ -278,7 +264,6 @@ class DirectorySuite:
         writer.close()
 
     def test_publishing_the_same_numbers_again_changes_nothing(self, directory: Directory) -> None:
-        """Every append publishes, even if nothing changes."""
         writer = _publishing(directory, "a")
         for _ in range(5):
             writer.store(12, 3)
@@ -288,7 +273,6 @@ class DirectorySuite:
         writer.close()
 
     def test_published_numbers_survive_the_closing_of_the_handle(self, directory: Directory) -> None:
-        """The next writer finds them and continues; closing twice is harmless."""
         writer = _publishing(directory, "a")
         writer.store(12, 3)
         writer.close()
@@ -301,7 +285,6 @@ class DirectorySuite:
         assert _reading(directory, "a").load() == (13, 4)
 
     def test_numbers_published_under_two_names_are_separate(self, directory: Directory) -> None:
-        """One name, one log."""
         one, two = _publishing(directory, "a"), _publishing(directory, "b")
         one.store(1, 2)
         two.store(3, 4)
@@ -350,7 +333,6 @@ class DirectorySuite:
     # --- directories below
 
     def test_a_child_is_a_separate_directory(self, directory: Directory) -> None:
-        """A child is found again by its name, and is not listed among the storages."""
         made = directory.child("below", create=True)
         made.replace("a", b"abc")
         directory.replace("a", b"x")
@@ -363,7 +345,6 @@ class DirectorySuite:
         again.close()
 
     def test_a_missing_child_is_reported_as_missing(self, directory: Directory) -> None:
-        """Unless it may be created."""
         with refused(StorageError):
             directory.child("below")
         directory.child("below", create=True).close()
@@ -371,7 +352,6 @@ class DirectorySuite:
         assert directory.children() == ["below"]
 
     def test_a_child_can_be_renamed_and_deleted_with_its_content(self, directory: Directory) -> None:
-        """Deleting a missing child is not an error."""
         made = directory.child("old", create=True)
         made.child("deep", create=True).close()
         made.replace("a", b"abc")
@@ -404,7 +384,6 @@ class DirectorySuite:
         right.close()
 
     def test_files_and_directories_move_between_directories(self, directory: Directory) -> None:
-        """Moving keeps the content and replaces a file with the new name."""
         left, right = directory.child("left", create=True), directory.child("right", create=True)
         left.replace("a", b"abc")
         right.replace("b", b"old")

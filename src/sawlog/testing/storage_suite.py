@@ -1,12 +1,31 @@
-"""`StorageSuite`: tests for every implementation of `Storage`, to inherit. See `suites`."""
+"""`StorageSuite`: tests for every implementation of `Storage`, to inherit; and what all suites share."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..errors import ReadBeyondEnd, StorageFull
 from ..storage import Directory, Storage
-from .suites import LARGE_BYTES, pattern, refused
+
+#: Larger than a page and than any buffer of a storage, and not a multiple of either.
+LARGE_BYTES = (3 << 20) + 17
+
+
+@contextmanager
+def refused(kind: type[BaseException]) -> Iterator[None]:
+    """Fail unless the block raises this kind of error."""
+    try:
+        yield
+    except kind:
+        return
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def pattern(size_bytes: int, seed: int = 0) -> bytes:
+    """Return pseudo-random bytes, the same for the same seed."""
+    return random.Random(seed).randbytes(size_bytes)
 
 
 def _content(storage: Storage) -> bytes:
@@ -19,7 +38,6 @@ class StorageSuite:
     # --- appending and reading
 
     def test_new_storage_is_empty(self, directory: Directory) -> None:
-        """A new storage has no bytes, and reading none of them works."""
         storage = directory.create("a")
         assert storage.name == "a"
         assert storage.size == 0
@@ -27,7 +45,6 @@ class StorageSuite:
         assert bytes(storage.view(0, 0)) == b""
 
     def test_empty_storage_refuses_to_read_a_byte(self, directory: Directory) -> None:
-        """Bytes that were never written cannot be read."""
         storage = directory.create("a")
         with refused(ReadBeyondEnd):
             storage.read(0, 1)
@@ -36,7 +53,6 @@ class StorageSuite:
         assert storage.size == 0
 
     def test_append_returns_the_position_of_the_first_byte(self, directory: Directory) -> None:
-        """The position is the size before; the size grows by exactly the length of the data."""
         storage = directory.create("a")
         end = 0
         for i in range(100):
@@ -47,14 +63,12 @@ class StorageSuite:
         assert _content(storage) == b"".join(pattern(i, i) for i in range(100))
 
     def test_every_kind_of_buffer_is_accepted(self, directory: Directory) -> None:
-        """bytes, bytearray, and views of either, including partial ones."""
         storage = directory.create("a")
         for data in (b"one", bytearray(b"two"), memoryview(b"three"), memoryview(bytearray(b"xfourx"))[1:5]):
             storage.append(data)
         assert _content(storage) == b"onetwothreefour"
 
     def test_appended_bytes_do_not_change_with_the_callers_buffer(self, directory: Directory) -> None:
-        """A storage keeps the bytes, not the buffer they came in."""
         storage = directory.create("a")
         data = bytearray(b"before")
         storage.append(data)
@@ -62,14 +76,12 @@ class StorageSuite:
         assert _content(storage) == b"before"
 
     def test_appending_nothing_changes_nothing(self, directory: Directory) -> None:
-        """An empty append is an append of no bytes."""
         storage = directory.create("a")
         storage.append(b"abc")
         assert storage.append(b"") == 3
         assert _content(storage) == b"abc"
 
     def test_any_part_can_be_read_exactly(self, directory: Directory) -> None:
-        """read and view return the requested bytes, no more and no fewer."""
         storage = directory.create("a")
         data = pattern(64)
         for start in range(0, 64, 7):
@@ -90,7 +102,6 @@ class StorageSuite:
                 storage.view(position, size)
 
     def test_large_content_is_kept(self, directory: Directory) -> None:
-        """Appends larger than any buffer, and reads across them."""
         storage = directory.create("a")
         data = pattern(LARGE_BYTES)
         storage.append(data)
@@ -100,7 +111,6 @@ class StorageSuite:
         assert storage.read(LARGE_BYTES - 2, 6) == data[-2:] + b"tail"
 
     def test_appended_bytes_can_be_read_immediately(self, directory: Directory) -> None:
-        """Nothing has to be flushed first, however much was read and written before."""
         storage = directory.create("a")
         end = 0
         for i in range(200):
@@ -111,7 +121,6 @@ class StorageSuite:
             end += len(data)
 
     def test_any_sequence_of_operations_matches_a_bytearray(self, directory: Directory) -> None:
-        """Appends, overwrites, truncations, reads and reopening in random order."""
         chance = random.Random(1)
         storage, model = directory.create("a"), bytearray()
         for step in range(400):
@@ -153,7 +162,6 @@ class StorageSuite:
         assert _content(storage) == b"header!!bodynext"
 
     def test_truncate_keeps_the_bytes_before_the_cut_only(self, directory: Directory) -> None:
-        """Everything below the cut exists, nothing above it does."""
         storage = directory.create("a")
         storage.append(b"first record")
         storage.append(b"second record")
@@ -164,7 +172,6 @@ class StorageSuite:
             storage.read(12, 1)
 
     def test_append_after_truncate_starts_at_the_cut(self, directory: Directory) -> None:
-        """There is no hole, and truncated bytes do not reappear."""
         storage = directory.create("a")
         storage.append(pattern(100))
         for size in (60, 60, 10, 0):
@@ -187,7 +194,6 @@ class StorageSuite:
     # --- views
 
     def test_view_is_read_only(self, directory: Directory) -> None:
-        """A reader cannot change the log through a view."""
         storage = directory.create("a")
         storage.append(b"abc")
         assert storage.view(0, 3).readonly
@@ -243,7 +249,6 @@ class StorageSuite:
     # --- handles
 
     def test_refresh_learns_what_another_handle_has_appended(self, directory: Directory) -> None:
-        """The next append then goes after it."""
         storage = directory.create("a")
         storage.append(b"one")
         other = directory.open("a")
@@ -254,7 +259,6 @@ class StorageSuite:
         assert _content(directory.open("a")) == b"one two three"
 
     def test_content_survives_close_and_open(self, directory: Directory) -> None:
-        """The next handle finds the bytes and continues after them."""
         storage = directory.create("a")
         storage.append(b"first ")
         storage.close()
@@ -266,13 +270,11 @@ class StorageSuite:
         assert _content(directory.open("a")) == b"first second"
 
     def test_close_can_be_repeated(self, directory: Directory) -> None:
-        """The second close has nothing to do."""
         storage = directory.create("a")
         storage.close()
         storage.close()
 
     def test_remove_deletes_the_name(self, directory: Directory) -> None:
-        """Afterwards the name is free."""
         storage = directory.create("a")
         storage.append(b"abc")
         storage.remove()
@@ -280,7 +282,6 @@ class StorageSuite:
         assert directory.create("a").size == 0
 
     def test_sync_and_forget_do_not_change_the_content(self, directory: Directory) -> None:
-        """`sync` affects the disk and `forget` the memory; the bytes stay."""
         storage = directory.create("a")
         data = pattern(LARGE_BYTES)
         storage.append(data)
@@ -293,7 +294,6 @@ class StorageSuite:
             assert each.read(0, LARGE_BYTES) == data
 
     def test_shared_storage_follows_its_writer(self, directory: Directory) -> None:
-        """An open reader sees later appends and truncations."""
         writer = directory.create("a")
         writer.append(b"one")
         reader = directory.open_shared("a")
@@ -310,7 +310,6 @@ class StorageSuite:
             reader.view(0, 7)
 
     def test_sealed_storage_has_the_same_bytes(self, directory: Directory) -> None:
-        """Opened for reading only, small, large or empty."""
         for i, size in enumerate((0, 1, 100, LARGE_BYTES)):
             data = pattern(size, i)
             storage = directory.create(f"a{i}")

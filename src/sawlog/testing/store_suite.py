@@ -1,4 +1,4 @@
-"""`StoreSuite`: tests for every implementation of `Store`, to inherit. See `suites`."""
+"""`StoreSuite`: tests for every implementation of `Store`, to inherit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..log.slices import fail
 from ..store.base import DocumentRegistry, JobStaging, Partition, PlannedSlice, Store, Topic, Transaction
 from ..store.directory.transactions.staging import Part
 from ..store.groups import Groups
-from .suites import refused
+from .storage_suite import refused
 
 
 def _append(topic: Topic, number: int, *values: bytes) -> range:
@@ -114,7 +114,6 @@ class StoreSuite:
             service.close()
 
     def test_fetched_records_begin_at_the_requested_offset(self, store: Store) -> None:
-        """For plain and compressed batches; records carry their topic and partition."""
         topic = store.create_topic("orders", partitions=2)
         log = topic.partition(1)
         for compression in ("none", "lz4", "none"):
@@ -124,7 +123,6 @@ class StoreSuite:
             assert found == [(offset, "orders", 1) for offset in range(start, 9)]
 
     def test_a_broker_registers_with_the_store(self, store: Store) -> None:
-        """Under the requested id, with its address."""
         service = store._serve()
         assert service.brokers.join(7, "127.0.0.1", 9092) == 7
         assert [(each.id, each.host, each.port) for each in service.brokers.nodes()] == [(7, "127.0.0.1", 9092)]
@@ -133,20 +131,17 @@ class StoreSuite:
         service.close()
 
     def test_topics_are_listed_by_name(self, store: Store) -> None:
-        """In alphabetical order; a new store has none."""
         assert store.topics() == []
         for name in ("stock", "orders", "a.b_c-D"):
             store.create_topic(name)
         assert store.topics() == ["a.b_c-D", "orders", "stock"]
 
     def test_a_topic_keeps_its_partitions_and_settings(self, store: Store) -> None:
-        """Also when the topic is opened again."""
         store.create_topic("orders", 3, retention_ms=1000)
         topic = store.topic("orders")
         assert (topic.name, topic.partitions, topic.settings["retention.ms"]) == ("orders", 3, 1000)
 
     def test_a_topic_name_is_unique(self, store: Store) -> None:
-        """Creating it again is refused, or returns the existing topic."""
         first = store.create_topic("orders", 2)
         with refused(TopicExists):
             store.create_topic("orders")
@@ -154,7 +149,6 @@ class StoreSuite:
         assert (again.id, again.partitions) == (first.id, 2)
 
     def test_a_missing_topic_is_refused(self, store: Store) -> None:
-        """By every method."""
         with refused(TopicNotFound):
             store.topic("orders")
         with refused(TopicNotFound):
@@ -163,7 +157,6 @@ class StoreSuite:
             store.delete_topic("orders")
 
     def test_partitions_are_added_and_never_removed(self, store: Store) -> None:
-        """Existing partitions keep their records."""
         _append(store.create_topic("orders", 2), 1, b"kept")
         topic = store.alter_topic("orders", 4)
         assert topic.partitions == 4
@@ -173,13 +166,11 @@ class StoreSuite:
             store.alter_topic("orders", 1)
 
     def test_a_setting_is_changed_and_reset(self, store: Store) -> None:
-        """None restores the default."""
         store.create_topic("orders", retention_ms=1000)
         assert store.alter_topic("orders", retention_ms=2000).settings["retention.ms"] == 2000
         assert "retention.ms" not in store.alter_topic("orders", retention_ms=None).settings
 
     def test_a_recreated_topic_is_a_new_topic(self, store: Store) -> None:
-        """The new topic has another id and none of the old records."""
         first = store.create_topic("orders")
         _append(first, 0, b"gone")
         before = first.id
@@ -190,7 +181,6 @@ class StoreSuite:
         assert _values(second) == []
 
     def test_each_partition_has_its_own_offsets(self, store: Store) -> None:
-        """Records stay in the partition they were appended to, in order."""
         topic = store.create_topic("orders", 2)
         assert _append(topic, 0, b"a", b"b") == range(2)
         assert _append(topic, 1, b"c") == range(1)
@@ -200,7 +190,6 @@ class StoreSuite:
     # --- records
 
     def test_a_record_is_at_the_position_that_append_returned(self, store: Store) -> None:
-        """With all its fields, by offset and in every scan."""
         topic = store.create_topic("orders", 3)
         number, offset = topic.append(b"value", b"key", [("name", b"h")], 1000)
         log = topic.partition(number)
@@ -220,7 +209,6 @@ class StoreSuite:
             topic.append(b"value", partition=3)
 
     def test_all_records_of_a_key_are_in_one_partition(self, store: Store) -> None:
-        """However it is appended: one by one, many at once, or by a writer."""
         topic = store.create_topic("orders", 4)
         places = {topic.append(b"", b"%d" % key)[0] for key in (1, 1, 1)}
         placed = topic.append_many([(b"", b"%d" % (number % 7)) for number in range(70)])
@@ -234,7 +222,6 @@ class StoreSuite:
         assert sum(1 for _ in topic.scan()) == 143
 
     def test_an_append_is_at_the_expected_offset_or_not_at_all(self, store: Store) -> None:
-        """Of two appends that expect the same offset, one is stored."""
         topic = store.create_topic("orders")
         assert topic.append(b"a", expect_offset=0) == (0, 0)
         with refused(OffsetMismatch):
@@ -245,7 +232,6 @@ class StoreSuite:
         assert _values(topic) == [b"a", b"c"]
 
     def test_a_follower_gets_new_records(self, store: Store) -> None:
-        """After the existing ones."""
         log = store.create_topic("orders").partition(0)
         log.append(b"a")
         found = log.follow(timeout=20.0)
@@ -254,7 +240,6 @@ class StoreSuite:
         assert next(found).value == b"b"
 
     def test_reading_begins_at_a_time_or_after_a_trim(self, store: Store) -> None:
-        """Offsets do not change."""
         topic = store.create_topic("orders")
         topic.append_many([{"value": b"%d" % stamp, "timestamp": stamp} for stamp in (1000, 2000, 3000)])
         log = topic.partition(0)
@@ -265,7 +250,6 @@ class StoreSuite:
         assert (topic.describe().records, log.verify().ok) == (1, True)
 
     def test_a_topic_is_a_table(self, store: Store) -> None:
-        """One row per record."""
         store.create_topic("orders", 2).append_many([(b"%d" % number, b"%d" % number) for number in range(9)])
         assert store.sql("select count(*) as n from orders").to_pylist() == [{"n": 9}]
 
@@ -279,7 +263,6 @@ class StoreSuite:
     # --- groups
 
     def test_a_consumer_reads_each_record_once(self, store: Store) -> None:
-        """The next consumer of the group continues where it ended."""
         topic = store.create_topic("orders", 3)
         topic.append_many([(b"%d" % number, b"%d" % number) for number in range(30)])
         with store.consumer("billing", ["orders"]) as consumer:
@@ -304,7 +287,6 @@ class StoreSuite:
         second.close()
 
     def test_a_group_without_members_can_be_moved(self, store: Store) -> None:
-        """To an offset, or to either end of the log."""
         store.create_topic("orders").append_many([b"a", b"b", b"c"])
         with refused(GroupNotFound):
             store.groups.seek("billing", {("orders", 0): 0})
@@ -319,7 +301,6 @@ class StoreSuite:
         assert store.groups.seek("billing", {("orders", 0): "latest"}) == {("orders", 0): 3}
 
     def test_a_group_continues_at_its_committed_offsets(self, store: Store) -> None:
-        """Groups are listed, described and deleted."""
         topic = store.create_topic("orders", 2)
         _append(topic, 0, b"a", b"b", b"c")
         with refused(GroupNotFound):
@@ -332,7 +313,6 @@ class StoreSuite:
         assert store.groups.list() == []
 
     def test_committed_offsets_do_not_apply_to_a_recreated_topic(self, store: Store) -> None:
-        """The group has no committed offset in the new topic."""
         _append(store.create_topic("orders"), 0, b"a")
         store.groups.commit("billing", {("orders", 0): 1})
         store.delete_topic("orders")
@@ -357,7 +337,6 @@ class StoreSuite:
         assert _values(orders) == [b"a", b"b"]
 
     def test_a_named_transaction_is_stored_once_per_number(self, store: Store) -> None:
-        """A repeated transaction stores nothing."""
         topic = store.create_topic("orders")
         for sequence in (0, 1, 1, 0, 2):
             with store.transaction("query", sequence) as transaction:
@@ -365,7 +344,6 @@ class StoreSuite:
         assert _values(topic) == [b"0", b"1", b"2"]
 
     def test_staged_parts_are_published_together(self, store: Store) -> None:
-        """Once, in the order of the parts."""
         topic = store.create_topic("orders")
         parts = [_staged(store, "job1", topic, b"a", b"b"), _staged(store, "job1", topic, b"c")]
         assert _values(topic) == []
@@ -412,7 +390,6 @@ class StoreSuite:
         assert _values(topic) == []
 
     def test_an_abandoned_job_can_be_repeated(self, store: Store) -> None:
-        """Under the same name; records staged before are discarded."""
         topic = store.create_topic("orders")
         first = _staged(store, "job", topic, b"never")
         store._staging.discard("job")
@@ -423,7 +400,6 @@ class StoreSuite:
         assert _values(topic) == [b"a"]
 
     def test_a_repeated_job_is_recognised_and_its_files_are_removed(self, store: Store) -> None:
-        """The last number that was published under a name is known."""
         topic = store.create_topic("orders")
         staging = store._staging
         assert staging.last("query") is None
@@ -439,7 +415,6 @@ class StoreSuite:
         assert _values(topic) == [b"a"]
 
     def test_a_group_keeps_documents(self, store: Store) -> None:
-        """Written, replaced, removed; each group has its own."""
         with store.groups._documents("billing") as documents:
             assert documents.find("start") is None
             documents.keep("start", {"orders": 1})
@@ -494,7 +469,6 @@ class StoreSuite:
             pass
 
     def test_expired_records_are_dropped(self, store: Store) -> None:
-        """According to the topic's settings."""
         topic = store.create_topic("orders", retention_ms=1000)
         topic.partition(0).append_batches(encode([(b"old", None, (), 1)]))
         topic.partition(0).append_batches(encode([(b"older", None, (), 2)]))

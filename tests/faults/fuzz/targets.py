@@ -25,7 +25,8 @@ from sawlog import Log, LogConfig, interop
 from sawlog.batch import kernel
 from sawlog.batch.arrow import COLUMNS, to_arrow
 from sawlog.batch.build import Producer, encode
-from sawlog.batch.compression import CODECS, RATIO_FREE_BYTES, compress, decompress
+from sawlog.batch.codecs import RATIO_FREE_BYTES
+from sawlog.batch.compression import CODECS, compress, decompress
 from sawlog.batch.header import BASE, BODY, BODY_END, COMPRESSION_MASK, COUNT, LAST, new_rows
 from sawlog.batch.header import scan as scan_headers
 from sawlog.batch.read import decode, first_bad_crc, malformed
