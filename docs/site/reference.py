@@ -137,8 +137,8 @@ def _pages_of_sawlog() -> Iterator[Page]:
 
 
 def _async_classes() -> Iterator[Part]:
-    for module, name in (("store", "Store"), ("topic", "Topic"), ("partition", "Log"), ("consumer", "Consumer")):
-        yield Part(f"sawlog.aio.{module}", [f"Async{name}"])
+    for module, names in (("store", ["Store"]), ("topic", ["Topic", "Log"]), ("consumer", ["Consumer"])):
+        yield Part(f"sawlog.aio.{module}", [f"Async{name}" for name in names])
     yield Part("sawlog.aio.waiting", ["Opening"])
 
 

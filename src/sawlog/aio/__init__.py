@@ -32,15 +32,14 @@ if TYPE_CHECKING:
     from ..config import LogConfig
     from ..storage import Directory
     from .consumer import AsyncConsumer
-    from .partition import AsyncLog
     from .store import AsyncStore
-    from .topic import AsyncTopic
+    from .topic import AsyncLog, AsyncTopic
     from .waiting import Opening
 
 __all__ = ["AsyncConsumer", "AsyncLog", "AsyncStore", "AsyncTopic", "open_async", "open_log_async"]
 
 #: Modules of the classes, imported on first use: not every program needs asyncio.
-_CLASSES = {"AsyncConsumer": ".consumer", "AsyncLog": ".partition", "AsyncStore": ".store", "AsyncTopic": ".topic"}
+_CLASSES = {"AsyncConsumer": ".consumer", "AsyncLog": ".topic", "AsyncStore": ".store", "AsyncTopic": ".topic"}
 
 
 if not TYPE_CHECKING:  # otherwise type checkers would accept every name
@@ -78,6 +77,6 @@ def open_log_async(
 ) -> Opening[AsyncLog]:
     """Open a single log for asyncio: `async with open_log_async(path) as log`. The arguments are those of
     `Log.open`."""
-    from .partition import opening
+    from .topic import open_log
 
-    return opening(path, config, mode=mode)
+    return open_log(path, config, mode=mode)

@@ -19,8 +19,7 @@ from ..clock import Deadline
 from ..errors import LogClosed
 from ..store.base import TopicPartition
 from ..store.consumer import Consumer
-from ..store.groups import StartPosition
-from .waiting import END, End, Waker, YieldTimer, awaited, in_thread, may_block, open_in_thread
+from .waiting import END, End, Waker, YieldTimer, awaited, direct, in_thread, may_block, open_in_thread
 
 #: Maximum wait before checking the group again.
 _GROUP_CHECK_S = 0.25
@@ -134,23 +133,11 @@ class AsyncConsumer:
         """Number of times a position was no longer in the log."""
         return self.sync.positions_lost
 
-    def position(self, topic: str, partition: int) -> int:
-        """Return the offset after the last record returned."""
-        return self.sync.position(topic, partition)
-
+    position = direct(Consumer.position)
     committed = awaited(Consumer.committed)
-
-    def lag(self) -> dict[TopicPartition, int]:
-        """Return the number of records of each partition not returned yet."""
-        return self.sync.lag()
-
-    def seek(self, topic: str, partition: int, place: StartPosition) -> None:
-        """Continue at an offset, "earliest", "latest", or the first record that is not older than a datetime."""
-        self.sync.seek(topic, partition, place)
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Stop reading these partitions until `resume`; they stay assigned. Without arguments, all of them."""
-        self.sync.pause(*partitions)
+    lag = direct(Consumer.lag)
+    seek = direct(Consumer.seek)
+    pause = direct(Consumer.pause)
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Resume reading these partitions where they were paused; without arguments, all paused partitions."""

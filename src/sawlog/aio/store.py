@@ -27,35 +27,27 @@ from ..store.queues.message import Message
 from ..store.queues.queue import _DRAIN_WAIT_S, Queue
 from .consumer import AsyncConsumer
 from .topic import AsyncDirectoryTopic, AsyncTopic
-from .waiting import Opening, awaited, calling, in_thread, open_in_thread, past_recall
+from .waiting import AsyncView, Opening, awaited, calling, in_thread, open_in_thread, past_recall
 
 
 def _async_topic(topic: Topic) -> AsyncTopic:
     return AsyncDirectoryTopic(topic) if isinstance(topic, DirectoryTopic) else AsyncTopic(topic)
 
 
-class AsyncStore:
+class AsyncStore(AsyncView[Store]):
     """A store. Opened by `sawlog.open_async`."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._consumers: WeakSet[AsyncConsumer] = WeakSet()
-
-    @property
-    def sync(self) -> Store:
-        """The synchronous store, for everything else. Its calls may block: use `asyncio.to_thread`."""
-        return self._store
 
     @property
     def path(self) -> str:
         """Directory or address."""
-        return self._store.path
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._store)[1:]}"
+        return self._inner.path
 
     def _repr_html_(self) -> str:
-        return self._store._repr_html_()
+        return self._inner._repr_html_()
 
     # --- topics
 
@@ -72,7 +64,7 @@ class AsyncStore:
         """Read topics as a member of a group: `async with store.consumer(...) as consumer`. It joins on entering the
         block, or with the first record. See `Store.consumer` for the options; `on_assigned` and `on_revoked` are
         ordinary functions and may be called in another thread."""
-        made = AsyncConsumer(join, waits=not isinstance(self._store, DirectoryStore))
+        made = AsyncConsumer(join, waits=not isinstance(self._inner, DirectoryStore))
         self._consumers.add(made)
         return made
 
@@ -90,7 +82,7 @@ class AsyncStore:
     @property
     def groups(self) -> AsyncGroups:
         """Consumer groups of the store."""
-        return AsyncGroups(self._store)
+        return AsyncGroups(self._inner)
 
     @calling(Store.transaction)
     def transaction(self, begin: Callable[[], Transaction]) -> AsyncTransaction:
@@ -108,7 +100,7 @@ class AsyncStore:
             for consumer in list(self._consumers):
                 await consumer.close()
         finally:
-            await in_thread(self._store.close)
+            await in_thread(self._inner.close)
 
 
 def opening(
@@ -141,17 +133,10 @@ class AsyncGroups:
     delete = awaited(Groups.delete)
 
 
-class AsyncQueue:
+class AsyncQueue(AsyncView[Queue]):
     """Records of a topic, handed out one by one. Created by `AsyncStore.queue`; see `Queue`."""
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self._closed = False
-
-    @property
-    def sync(self) -> Queue:
-        """The synchronous queue. Its calls may block: use `asyncio.to_thread`."""
-        return self._queue
+    _closed = False
 
     async def receive(self, max_messages: int = 1, timeout_s: float = 1.0) -> list[Message]:
         """Return the next messages as soon as there are any, at most `max_messages`; an empty list after `timeout_s`. A
@@ -162,7 +147,7 @@ class AsyncQueue:
         pauses = PollBackoff()
         while not self._closed:
             pauses.look()
-            found = await past_recall(self._queue.receive, max_messages, 0.0)
+            found = await past_recall(self._inner.receive, max_messages, 0.0)
             if found or deadline.passed:
                 return found
             await asyncio.sleep(deadline.at_most(pauses.next_s()))
@@ -199,10 +184,7 @@ class AsyncQueue:
     async def close(self) -> None:
         """Write all acknowledgements, return the other messages to the queue, and leave. Safe to call twice."""
         self._closed = True
-        await in_thread(self._queue.close)
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._queue)[1:]}"
+        await in_thread(self._inner.close)
 
 
 class AsyncTransaction:

@@ -3,7 +3,8 @@
 `in_thread` and `past_recall` come from the log (`sawlog.log.async_appends`): when the task is cancelled, both wait for
 the call to finish; `past_recall` also returns its result first.
 
-`awaited` and `calling` build the methods of the asyncio classes from the synchronous ones, whose parameters they have.
+`awaited`, `direct` and `calling` build the methods of the asyncio classes from the synchronous ones, whose
+parameters they have.
 """
 
 from __future__ import annotations
@@ -48,9 +49,32 @@ _PORTION, _THREAD_PORTION, _TURN_S = 500, 5000, 0.002
 _LONGEST_S = 0.5
 
 
+class AsyncView(Generic[S]):
+    """The asyncio class of one synchronous object."""
+
+    def __init__(self, inner: S) -> None:
+        self._inner = inner
+
+    @property
+    def sync(self) -> S:
+        """The synchronous object, for everything else. Its calls may block: use `asyncio.to_thread`."""
+        return self._inner
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._inner)[1:]}"
+
+    def _logs(self) -> Sequence[Log] | None:
+        """Return the logs that it reads in the event loop unless they are tiered; None: it reads in threads."""
+        return None
+
+    async def _reading(self, call: Callable[[], T]) -> T:
+        """Run a call that reads."""
+        return await in_thread(call) if may_block(self._logs()) else call()
+
+
 @overload
 def awaited(
-    method: Callable[Concatenate[Any, P], T], *, recallable: bool = True
+    method: Callable[Concatenate[Any, P], T], *, recallable: bool = True, reads: bool = False
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]: ...
 
 
@@ -60,9 +84,10 @@ def awaited(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]: ...
 
 
-def awaited(method: Any, convert: Any = None, *, recallable: bool = True) -> Any:
+def awaited(method: Any, convert: Any = None, *, recallable: bool = True, reads: bool = False) -> Any:
     """Return a method that runs the method of the same name of `self.sync` in a thread, and converts its result. One
-    that is not `recallable` returns its result before a cancellation is delivered."""
+    that is not `recallable` returns its result before a cancellation is delivered. One that `reads` runs in the event
+    loop if it cannot block."""
     run = in_thread if recallable else past_recall
 
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -71,9 +96,20 @@ def awaited(method: Any, convert: Any = None, *, recallable: bool = True) -> Any
 
     @wraps(method, updated=())
     async def called(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        return await run(partial(call, self, *arguments, **keywords))
+        work = partial(call, self, *arguments, **keywords)
+        return await (self._reading(work) if reads else run(work))
 
     return called if convert is None else _with_result_of(convert, called)
+
+
+def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Return a method that calls the method of the same name of `self.sync`, which never blocks."""
+
+    def called(self: Any, *arguments: P.args, **keywords: P.kwargs) -> T:
+        found: T = getattr(self.sync, method.__name__)(*arguments, **keywords)
+        return found
+
+    return update_wrapper(called, method, updated=())  # type: ignore[return-value]
 
 
 def calling(
@@ -139,19 +175,23 @@ class YieldTimer:
         return True
 
 
-def may_block(logs: Iterable[object]) -> bool:
+def may_block(logs: Iterable[object] | None) -> bool:
     """Return whether reading one of these partitions may block on the network: it is on object storage, or a part of it
-    is only in its replica."""
-    return any(not isinstance(log, Log) or log._is_tiered for log in logs)
+    is only in its replica. None: it may."""
+    return logs is None or any(not isinstance(log, Log) or log._is_tiered for log in logs)
 
 
-async def portions(begin: Callable[[], Iterator[Record]], logs: Sequence[Partition] | None) -> AsyncIterator[Record]:
+def portions(begin: Callable[[], Iterator[Record]], logs: Sequence[Partition] | None) -> AsyncIterator[Record]:
     """Yield the records of these partitions, and let other tasks run in between. Reads that may block run in threads;
-    without `logs`, all of them."""
+    without `logs`, all of them do. With `logs`, invalid arguments raise at once."""
+    return _portions(begin, None) if logs is None else _portions(partial(iter, begin()), logs)
+
+
+async def _portions(begin: Callable[[], Iterator[Record]], logs: Sequence[Partition] | None) -> AsyncIterator[Record]:
     yield_timer = YieldTimer()
     records = await in_thread(begin) if logs is None else begin()
     while True:
-        if logs is None or may_block(logs):
+        if may_block(logs):
             portion = await in_thread(lambda: list(islice(records, _THREAD_PORTION)))
         else:
             portion = list(islice(records, _PORTION))

@@ -16,10 +16,10 @@ class TestMyStorage(StorageSuite):
 ```
 
 A suite checks each guarantee of an interface, using only the interface; the name of a test is the guarantee. The
-fixture is a new, empty `Directory` or, for `StoreSuite`, a new `sawlog.store.base.Store` (`store`). A directory that passes both
-suites can hold a log: `Log.open(MyDirectory(...))`. It need not have `published`: the log then uses `replace` and `read`
-instead, and those tests are skipped. A store that passes `StoreSuite` can be served by a broker and written by Spark.
-sawlog's own storages and stores pass the same suites.
+fixture is a new, empty `Directory` or, for `StoreSuite`, a new `sawlog.store.base.Store` (`store`). A directory that
+passes both suites can hold a log: `Log.open(MyDirectory(...))`. It need not have `published`: the log then uses
+`replace` and `read` instead, and those tests are skipped. A store that passes `StoreSuite` can be served by a broker
+and written by Spark. sawlog's own storages and stores pass the same suites.
 
 `FaultyDirectory` wraps a directory and makes chosen calls fail (`sawlog.testing.faulty`).
 
