@@ -20,14 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ...clock import Deadline, Stopwatch
 from ...display import size_text
 from ...errors import StorageError, UnsafeStorage
 from .bucket import Bucket, Unanswered
-
-T = TypeVar("T")
 
 FOLDER = "sawlog-selftest/"
 #: The guarantee holds, is broken, does not apply to this kind of storage, or is unknown because requests failed.
@@ -69,9 +67,13 @@ class Finding:
 class Broken(Exception):
     """A guarantee is broken; the message is the evidence."""
 
+    state = BAD
 
-class NotHere(Exception):
+
+class NotHere(Broken):
     """The trial does not apply to this kind of storage; the message says why."""
+
+    state = SKIPPED
 
 
 class Probe:
@@ -83,49 +85,41 @@ class Probe:
     def __init__(self, bucket: Bucket, scale: Scale) -> None:
         self.bucket, self.scale = bucket, scale
         self.is_remote = not bucket.url.startswith(("memory:", "file:"))
-        self._once = Bucket(bucket.url, {**bucket.options, "max_retries": "0"}) if self.is_remote else bucket
+        once = Bucket(bucket.url, {**bucket.options, "max_retries": "0"}) if self.is_remote else bucket
         self.prefix = f"{FOLDER}{uuid.uuid4().hex}/"
         #: Durations of the requests made through this object.
         self.times_ms: list[float] = []
         #: Number of all other requests, which races make.
         self.others = 0
         self._keys: list[str] = []
+        timed = self._timed
+        self.create, self.put, self.delete = timed(once.create), timed(once.put), timed(once.delete)
+        self.get, self.get_range = timed(bucket.get), timed(bucket.get_range)
+        self._list = timed(lambda folder, after: [entry.key for entry in bucket.list(folder, after)])
+
+    def _timed(self, request: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            watch = Stopwatch()
+            try:
+                return request(*arguments)
+            finally:
+                self.times_ms.append(watch.elapsed_ms)
+
+        return timed
+
+    @property
+    def requests(self) -> int:
+        return len(self.times_ms) + self.others
 
     def key(self, name: str) -> str:
         """Return a key of this test, to be deleted at the end."""
         self._keys.append(f"{self.prefix}{name}")
         return self._keys[-1]
 
-    @property
-    def requests(self) -> int:
-        return len(self.times_ms) + self.others
-
-    def create(self, key: str, data: bytes) -> bool:
-        return self._timed(lambda: self._once.create(key, data))
-
-    def put(self, key: str, data: bytes) -> None:
-        self._timed(lambda: self._once.put(key, data))
-
-    def get(self, key: str) -> bytes | None:
-        return self._timed(lambda: self.bucket.get(key))
-
-    def get_range(self, key: str, start: int, size_bytes: int) -> bytes:
-        return self._timed(lambda: self.bucket.get_range(key, start, size_bytes))
-
     def list(self, beside: str, after: str = "") -> list[str]:
         """Return the keys in the folder of a key."""
-        folder = beside.rpartition("/")[0] + "/"
-        return self._timed(lambda: [entry.key for entry in self.bucket.list(folder, after)])
-
-    def delete(self, key: str) -> None:
-        self._timed(lambda: self._once.delete(key))
-
-    def _timed(self, request: Callable[[], T]) -> T:
-        watch = Stopwatch()
-        try:
-            return request()
-        finally:
-            self.times_ms.append(watch.elapsed_ms)
+        found: list[str] = self._list(beside.rpartition("/")[0] + "/", after)
+        return found
 
     def clean_up(self) -> None:
         """Delete everything that may have been stored, and the folders that this leaves in a directory."""
@@ -200,29 +194,26 @@ def create_once(probe: Probe) -> str:
 class Attempt(NamedTuple):
     """A create by one of several writers, and the server's answer: None if there was none."""
 
-    key: str
     writer: str
+    content: bytes
     created: bool | None
-
-    @property
-    def content(self) -> bytes:
-        return f"{self.key} {self.writer}\n".encode()
 
 
 def _race(
-    probe: Probe, name: str, buckets: Sequence[Bucket], unanswered: Callable[[Attempt], bool | None]
+    probe: Probe, name: str, buckets: Sequence[Bucket], unanswered: Callable[[Bucket, str, bytes], bool | None]
 ) -> dict[str, list[Attempt]]:
     """Create one key after the other, each through all buckets at once, until there were enough or the time is up."""
     start, watch = threading.Barrier(len(buckets)), Stopwatch()
     made: dict[str, list[Attempt]] = {}
 
     def attempt(key: str, number: int) -> Attempt:
-        wanted = Attempt(key, f"thread-{number}", None)
+        writer = f"thread-{number}"
+        content = f"{key} {writer}\n".encode()
         start.wait()
         try:
-            return wanted._replace(created=buckets[number].create(key, wanted.content))
+            return Attempt(writer, content, buckets[number].create(key, content))
         except Unanswered:
-            return wanted._replace(created=unanswered(wanted))
+            return Attempt(writer, content, unanswered(probe.bucket, key, content))
 
     with ThreadPoolExecutor(len(buckets)) as pool:
         for number in range(probe.scale.races):
@@ -237,7 +228,7 @@ def _race(
 def racing_threads(probe: Probe) -> str:
     """Of several threads that create the same object, each over its own connections like a process, one succeeds."""
     count = probe.scale.threads
-    made = _race(probe, "threads", [probe.bucket.again() for _ in range(count)], lambda _: None)
+    made = _race(probe, "threads", [probe.bucket.again() for _ in range(count)], lambda *_: None)
     winners = {key: [each for each in attempts if each.created] for key, attempts in made.items()}
     if double := [key for key, found in winners.items() if len(found) > 1]:
         shown = ", ".join(each.writer for each in winners[double[0]])
@@ -263,12 +254,12 @@ def ambiguous(probe: Probe) -> str:
     usual_ms = sorted(probe.times_ms)[len(probe.times_ms) // 2] if probe.times_ms else 0.0
     timeouts_ms = [max(usual_ms * part, 1.0) for part in _IMPATIENCE]
     given = [{**probe.bucket.options, "timeout": f"{round(each)}ms", "max_retries": "0"} for each in timeouts_ms]
-    given_up: list[Attempt] = []
+    given_up: list[str] = []
 
-    def insist(each: Attempt) -> bool:
+    def insist(bucket: Bucket, key: str, content: bytes) -> bool:
         """Retry like a writer that got no answer, and read back whose object it is."""
-        given_up.append(each)
-        return probe.bucket.create(each.key, each.content) or probe.bucket.get(each.key) == each.content
+        given_up.append(key)
+        return bucket.create(key, content) or bucket.get(key) == content
 
     made = _race(probe, "ambiguous", [Bucket(probe.bucket.url, each) for each in given], insist)
     owners = {key: [each.content for each in attempts if each.created] for key, attempts in made.items()}
@@ -413,9 +404,7 @@ def _tried(probe: Probe, name: str) -> Finding:
     try:
         state, evidence = OK, TRIALS[name](probe)
     except Broken as error:
-        state, evidence = BAD, str(error)
-    except NotHere as error:
-        state, evidence = SKIPPED, str(error)
+        state, evidence = error.state, str(error)
     except StorageError as error:
         if name == "access":
             raise
