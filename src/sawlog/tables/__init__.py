@@ -43,7 +43,7 @@ def open_table(info: TableInfo) -> Table:
 
         return IcebergTable(location, info.name, info.catalog)
     if info.format == "parquet":
-        from .manifest import ManifestTable
+        from .files import ManifestTable
 
         return ManifestTable(location)
     raise InvalidConfig(f"the format of a table must be one of {', '.join(FORMATS)}, not {info.format!r}")

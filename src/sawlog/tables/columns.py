@@ -44,7 +44,7 @@ from .. import schemas
 from ..errors import InvalidConfig
 from ..schemas import Schema
 from ..schemas.columns import arrow_type
-from ..schemas.ddl import parse
+from ..schemas.notations import parse_ddl
 
 HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 RECORD = pa.schema(
@@ -160,7 +160,7 @@ def columns_of(schema: Schema) -> pa.Schema:
 
 def parsed(text: str) -> pa.Schema:
     """Parse columns such as `id int, name string`."""
-    return columns_of(parse(text))
+    return columns_of(parse_ddl(text))
 
 
 def shown(kind: pa.DataType) -> str:
