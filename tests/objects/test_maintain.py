@@ -316,7 +316,7 @@ def test_maintenance_requires_a_writable_store(world: World, store: ObjectStore)
 
 
 def test_maintenance_stores_a_missed_checkpoint(world: World, store: ObjectStore) -> None:
-    with mock.patch("sawlog.store.objects.session.Committer._checkpoint"):
+    with mock.patch("sawlog.store.objects.session.Committer._follow_up"):
         for _ in range(PARAMETERS.checkpoint_every + 1):
             store._session.commit([{"do": "forget names", "names": []}])
     assert not objects(world, "checkpoints/")

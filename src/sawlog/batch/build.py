@@ -163,15 +163,8 @@ def finish(builder: kernel.BatchBuilder, recipe: EncoderOptions, producer: Produ
         attributes, newest = (TIMESTAMP_TYPE_BIT, now_ms()) if recipe.append_time else (0, -1)
         made: Encoded = builder.finish(attributes, newest, producer.id, producer.epoch, producer.sequence, crc32c)
         return made
-    return seal(
-        builder.buffer,
-        builder.position,
-        builder.count,
-        builder.base_timestamp,
-        builder.max_timestamp,
-        recipe,
-        producer,
-    )
+    times = builder.base_timestamp, builder.max_timestamp
+    return seal(builder.buffer, builder.position, builder.count, *times, recipe, producer)
 
 
 def seal(
@@ -200,21 +193,8 @@ def seal(
         attributes |= TIMESTAMP_TYPE_BIT
         max_timestamp = now_ms()
     data = memoryview(buffer)[:end]
-    kernel.write_header(
-        data,
-        0,
-        0,
-        end,
-        0,
-        attributes,
-        count - 1,
-        base_timestamp,
-        max_timestamp,
-        producer.id,
-        producer.epoch,
-        producer.sequence,
-        count,
-    )
+    numbers = (attributes, count - 1, base_timestamp, max_timestamp, producer.id, producer.epoch, producer.sequence)
+    kernel.write_header(data, 0, 0, end, 0, *numbers, count)
     kernel.patch_crc(data, 0, crc32c(data[21:]))
     return Encoded(data, count, base_timestamp, max_timestamp)
 
@@ -256,20 +236,11 @@ def head_of(
         attributes, packed = attributes & ~COMPRESSION_MASK, body[start:end]
     made = bytearray(HEADER_BYTES + len(packed))
     made[HEADER_BYTES:] = packed
+    base_time, epoch, *producer = row[[BASE_TIME, LEADER_EPOCH, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE]].tolist()
+    newest = int(row[MAX_TIME]) if attributes & TIMESTAMP_TYPE_BIT else newest
+    data = memoryview(made)
     kernel.write_header(
-        memoryview(made),
-        0,
-        base,
-        len(made),
-        int(row[LEADER_EPOCH]),
-        attributes,
-        offset - 1 - base,
-        int(row[BASE_TIME]),
-        int(row[MAX_TIME]) if attributes & TIMESTAMP_TYPE_BIT else newest,
-        int(row[PRODUCER_ID]),
-        int(row[PRODUCER_EPOCH]),
-        int(row[BASE_SEQUENCE]),
-        count,
+        data, 0, base, len(made), epoch, attributes, offset - 1 - base, base_time, newest, *producer, count
     )
-    kernel.patch_crc(memoryview(made), 0, crc32c(memoryview(made)[21:]))
+    kernel.patch_crc(data, 0, crc32c(data[21:]))
     return bytes(made)

@@ -26,8 +26,8 @@ known last. Since the CRC does not cover base offset and leader epoch, a finishe
 any log by patching 12 bytes.
 
 A `rows` array holds many headers at once: two-dimensional int64, one row per batch, with the columns named below. The
-kernel fills it. `scan` returns headers as objects, `batch_spans` splits bytes into batches by their lengths alone, and
-`visible_batches` selects the batches whose records a reader may see.
+kernel fills it. `scan_rows` returns the headers of a buffer as rows, `scan` as objects; `batch_spans` splits bytes into
+batches by their lengths alone, and `visible_batches` selects the batches whose records a reader may see.
 """
 
 from __future__ import annotations
@@ -135,22 +135,31 @@ class BatchHeader:
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
 
+def scan_rows(
+    view: memoryview, start: int = 0, end: int | None = None, *, least_offset: int = 0
+) -> tuple[Rows, int, int]:
+    """Return the headers of the complete batches in a buffer, the position after them, and why the scan stopped there:
+    `SCAN_END`, `SCAN_SHORT` in front of an incomplete batch, or `SCAN_BAD` where there is no header. Their offsets
+    increase from `least_offset` on; -1: they may be any."""
+    end = len(view) if end is None else end
+    parts: list[Rows] = []
+    why = kernel.SCAN_MORE
+    while why == kernel.SCAN_MORE:
+        rows = new_rows(256)
+        n, start, why, _ = kernel.scan_batches(view, start, end, end, least_offset, memoryview(rows))
+        parts.append(rows[:n])
+        if n and least_offset >= 0:
+            least_offset = int(rows[n - 1, LAST]) + 1
+    return parts[0] if len(parts) == 1 else np.concatenate(parts), start, int(why)
+
+
 def scan(buffer: Any, start: int = 0, end: int | None = None) -> list[BatchHeader]:
     """Return the headers of all batches in a buffer; raise `CorruptBatch` at the first incomplete one."""
-    buffer = memoryview(buffer).cast("B")
-    end = len(buffer) if end is None else end
-    rows = new_rows(256)
-    found: list[BatchHeader] = []
-    least = 0
-    while True:
-        n, start, why, _ = kernel.scan_batches(buffer, start, end, end, least, memoryview(rows))
-        found.extend(BatchHeader.from_row(row) for row in rows[:n])
-        if why == kernel.SCAN_END:
-            return found
-        if why != kernel.SCAN_MORE:
-            what = "an incomplete batch" if why == kernel.SCAN_SHORT else "no batch header"
-            raise CorruptBatch(f"{what} at byte {start}")
-        least = found[-1].last_offset + 1
+    rows, stopped, why = scan_rows(memoryview(buffer).cast("B"), start, end)
+    if why != kernel.SCAN_END:
+        what = "an incomplete batch" if why == kernel.SCAN_SHORT else "no batch header"
+        raise CorruptBatch(f"{what} at byte {stopped}")
+    return [BatchHeader.from_row(row) for row in rows]
 
 
 def crc_matches(buffer: memoryview, position: int, size_bytes: int, crc: int) -> bool:

@@ -1,7 +1,7 @@
 """Decode batches to records.
 
 Readers work on a buffer and a `rows` array with the positions of the batches in it. The steps are always the same:
-`kernel.scan_batches` finds the headers, `first_bad_crc` verifies the content, `unpack` decompresses, and `records` or
+`scan_rows` finds the headers, `first_bad_crc` verifies the content, `unpack` decompresses, and `records` or
 `sawlog.batch.arrow` decode.
 
 Every error is a `CorruptBatch`; callers that know path and position add them.
@@ -30,7 +30,7 @@ from .header import (
     POSITION,
     SIZE,
     Rows,
-    new_rows,
+    scan_rows,
     visible_batches,
 )
 from .kernel import Record
@@ -206,7 +206,7 @@ def page_records(
     rest = buffers[number][position:]
     if number + 1 < len(buffers):
         rest = memoryview(b"".join((rest, *buffers[number + 1 :])))
-    rows, complete = rows_of(rest)
+    rows, _, why = scan_rows(rest)
     bad = first_bad_crc(rest, rows)
     for body, run, error in unpack(rest, visible_batches(rows if bad < 0 else rows[:bad], aborted), max_bytes):
         if error is not None:
@@ -217,38 +217,21 @@ def page_records(
             raise CorruptBatch(MALFORMED)
     if bad >= 0:
         raise CorruptBatch(f"the checksum of the batch at offset {rows[bad, BASE]} does not match")
-    if not complete:
+    if why != kernel.SCAN_END:
         raise CorruptBatch(f"no complete batch after offset {rows[-1, LAST] if len(rows) else start - 1}")
-
-
-def rows_of(view: memoryview) -> tuple[Rows, bool]:
-    """Return the headers of the batches in a buffer, and whether the buffer contains nothing else."""
-    parts: list[Rows] = []
-    position, least, why = 0, -1, kernel.SCAN_MORE
-    while why == kernel.SCAN_MORE:
-        rows = new_rows(256)
-        n, position, why, _ = kernel.scan_batches(view, position, len(view), len(view), least, memoryview(rows))
-        parts.append(rows[:n])
-        least = int(rows[n - 1, LAST]) + 1 if n else least
-    return parts[0] if len(parts) == 1 else np.concatenate(parts), why == kernel.SCAN_END
 
 
 def decode(buffer: Any, start: int = 0, end: int = 2**63 - 1, *, max_bytes: int = 1 << 30) -> list[Record]:
     """Decode and verify all records of one or more complete batches, including those of aborted transactions. `start`
     and `end` are offsets."""
     view = memoryview(buffer).cast("B")
+    rows, stopped, why = scan_rows(view)
+    bad = first_bad_crc(view, rows)
+    if bad >= 0:
+        raise CorruptBatch(f"the checksum of the batch at byte {rows[bad, POSITION]} does not match")
     found: list[Record] = []
-    rows = new_rows(256)
-    position, least = 0, 0
-    while True:
-        n, position, why, _ = kernel.scan_batches(view, position, len(view), len(view), least, memoryview(rows))
-        bad = first_bad_crc(view, rows[:n])
-        if bad >= 0:
-            raise CorruptBatch(f"the checksum of the batch at byte {rows[bad, POSITION]} does not match")
-        if records(view, rows[:n], start, end, found, max_bytes) >= 0:
-            raise CorruptBatch(MALFORMED)
-        if why == kernel.SCAN_END:
-            return found
-        if why != kernel.SCAN_MORE:
-            raise CorruptBatch(f"no complete batch at byte {position}")
-        least = int(rows[n - 1, LAST]) + 1
+    if records(view, rows, start, end, found, max_bytes) >= 0:
+        raise CorruptBatch(MALFORMED)
+    if why != kernel.SCAN_END:
+        raise CorruptBatch(f"no complete batch at byte {stopped}")
+    return found

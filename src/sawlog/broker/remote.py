@@ -28,12 +28,10 @@ from struct import Struct
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from ..batch import kernel
 from ..batch.build import Encoder, EncoderOptions
 from ..batch.checksum import crc32c
-from ..batch.header import LAST, POSITION, SIZE, Rows, new_rows
+from ..batch.header import LAST, POSITION, SIZE, Rows, scan_rows
 from ..batch.inputs import HeadersInput, RecordInput
 from ..clock import Deadline, milliseconds
 from ..config import Isolation, LogConfig, is_committed
@@ -655,17 +653,10 @@ def _count(batch: memoryview) -> int:
 
 def whole_batches(data: memoryview) -> Rows:
     """Return the headers of the complete batches in a response, which may end within a batch."""
-    parts: list[Rows] = []
-    position, least, why = 0, -1, kernel.SCAN_MORE
-    while why == kernel.SCAN_MORE:
-        rows = new_rows(256)
-        count, position, why, _ = kernel.scan_batches(data, position, len(data), len(data), least, memoryview(rows))
-        parts.append(rows[:count])
-        if count:
-            least = int(rows[count - 1, LAST]) + 1
+    rows, stopped, why = scan_rows(data)
     if why not in (kernel.SCAN_END, kernel.SCAN_SHORT):
-        raise CorruptBatch(f"the broker sent something that is no batch, at byte {position} of its answer")
-    return np.concatenate(parts)
+        raise CorruptBatch(f"the broker sent something that is no batch, at byte {stopped} of its answer")
+    return rows
 
 
 def _aborted(part: Any) -> tuple[tuple[int, int], ...]:

@@ -59,7 +59,7 @@ from ..batch.header import (
     BatchSpan,
     Rows,
     batch_spans,
-    new_rows,
+    scan_rows,
 )
 from ..batch.read import MALFORMED, first_bad_crc, malformed
 from ..clock import now_ms
@@ -153,15 +153,10 @@ def _check_records(data: memoryview, codec: int, count: int, delta: int, max_byt
 
 def rows_of(data: memoryview) -> Rows:
     """Return the headers of encoded batches with any offsets; `CorruptBatch` if one is incomplete."""
-    parts: list[Rows] = []
-    position = 0
-    while position < len(data):
-        rows = new_rows(1024)
-        n, position, why, _ = kernel.scan_batches(data, position, len(data), len(data), -1, memoryview(rows))
-        parts.append(rows[:n])
-        if why not in (kernel.SCAN_MORE, kernel.SCAN_END):
-            raise CorruptBatch(f"no complete batch at byte {position}; not stored")
-    return np.concatenate(parts) if parts else new_rows(0)
+    rows, stopped, why = scan_rows(data, least_offset=-1)
+    if why != kernel.SCAN_END:
+        raise CorruptBatch(f"no complete batch at byte {stopped}; not stored")
+    return rows
 
 
 def _without_duplicates(state: ProducerState, rows: Rows) -> tuple[Rows, range]:

@@ -36,6 +36,7 @@ from ..batch.header import (
     SIZE,
     TRANSACTIONAL_BIT,
     Rows,
+    scan_rows,
 )
 from ..batch.kernel import Record
 from ..clock import Deadline, PollBackoff
@@ -716,8 +717,8 @@ def _may_be_empty(rows: Rows, start: int) -> Any:
 
 def _chunk(view: memoryview, segment: Segment, origin: int, start: int) -> tuple[Segment, Chunk] | None:
     """Batches of a segment that have been read and checked, as a chunk of the records from `start` on."""
-    rows, complete = batch_read.rows_of(view)
-    if not complete or not len(rows):
+    rows, _, why = scan_rows(view)
+    if why != kernel.SCAN_END or not len(rows):
         return None
     special = bool((rows[:, ATTRIBUTES] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any())
     return segment, Chunk(view, rows, origin, start, special)

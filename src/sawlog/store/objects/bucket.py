@@ -31,6 +31,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -127,6 +128,15 @@ class Bucket:
                     failed = Unanswered(failed.errno, failed.strerror)
                 raise failed from None
 
+    @contextmanager
+    def _connected(self, doing: str, key: str) -> Iterator[Any]:
+        """Provide the client, and explain its errors."""
+        store = self._store
+        try:
+            yield store
+        except Exception as error:
+            raise self._failed(doing, key, error) from None
+
     def put(self, key: str, data: bytes) -> None:
         """Store an object under a key that no other writer uses. Idempotent.
 
@@ -134,11 +144,8 @@ class Bucket:
         part fails. A process that is killed during the upload leaves its parts in the bucket, invisible but billed.
         obstore can neither list nor remove them, so buckets need a lifecycle rule (docs/object-storage.md).
         """
-        store = self._store
-        try:
+        with self._connected("storing", key) as store:
             store.put(key, data, chunk_size=PART_BYTES)
-        except Exception as error:
-            raise self._failed("storing", key, error) from None
 
     def get(self, key: str) -> bytes | None:
         """Return the content of an object, or None if it does not exist. A missing bucket is an error, because it would
@@ -146,11 +153,9 @@ class Bucket:
         store = self._store
         try:
             return bytes(store.get(key).bytes())
-        except FileNotFoundError as error:
-            if failure_of(error).is_missing_bucket:
-                raise self._failed("reading", key, error) from None
-            return None
         except Exception as error:
+            if _is_missing_object(error):
+                return None
             raise self._failed("reading", key, error) from None
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
@@ -162,11 +167,8 @@ class Bucket:
 
     def get_range(self, key: str, start: int, size_bytes: int) -> bytes:
         """Return a byte range of an object."""
-        store = self._store
-        try:
+        with self._connected("reading", key) as store:
             found = bytes(store.get_range(key, start=start, length=size_bytes))
-        except Exception as error:
-            raise self._failed("reading", key, error) from None
         if len(found) != size_bytes:
             raise StorageError(errno.EIO, f"{self.url}/{key} has {len(found)} bytes from {start} on, not {size_bytes}")
         return found
@@ -174,14 +176,10 @@ class Bucket:
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
         """Yield the objects below a prefix, which ends with "/", ordered by key; only keys greater than `after`."""
         assert prefix.endswith("/") or not prefix, prefix  # obstore's prefixes are folders
-        store = self._store
-        try:
-            options = {"offset": after} if after else {}
-            found: list[Entry] = []
-            for page in store.list(prefix, chunk_size=_PAGE_KEYS, **options):
+        found: list[Entry] = []
+        with self._connected("listing", prefix) as store:
+            for page in store.list(prefix, chunk_size=_PAGE_KEYS, **({"offset": after} if after else {})):
                 found += [Entry(each["path"], each["size"], each["last_modified"]) for each in page]
-        except Exception as error:
-            raise self._failed("listing", prefix, error) from None
         # Not every backend lists in key order or honours the offset.
         yield from sorted((each for each in found if each.key > after), key=lambda each: each.key)
 
@@ -190,11 +188,9 @@ class Bucket:
         store = self._store
         try:
             store.delete(key)
-        except FileNotFoundError as error:
-            if failure_of(error).is_missing_bucket:
-                raise self._failed("deleting", key, error) from None
         except Exception as error:
-            raise self._failed("deleting", key, error) from None
+            if not _is_missing_object(error):
+                raise self._failed("deleting", key, error) from None
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Delete objects that exist, with bulk requests where the server supports them."""
@@ -206,11 +202,16 @@ class Bucket:
                 self.delete(key)
 
     def _failed(self, doing: str, key: str, error: Exception) -> StorageError:
-        if isinstance(error, FileNotFoundError) and not failure_of(error).is_missing_bucket:
+        if _is_missing_object(error):
             # For a write this is not final: obstore does not say whether an earlier attempt was applied.
             kind = Unanswered if doing in ("creating", "storing") else StorageError
             return kind(errno.ENOENT, f"{self.url}: {doing} {key} failed: it does not exist")
         return explained(self.url, f"{doing} {key}", error)
+
+
+def _is_missing_object(error: Exception) -> bool:
+    """Return whether an object does not exist, as opposed to its bucket."""
+    return isinstance(error, FileNotFoundError) and not failure_of(error).is_missing_bucket
 
 
 # --- options and connecting

@@ -223,7 +223,7 @@ class ServingPartition(ObjectPartition):
             action, inline = self._session.append_action(self._id, self._number, kept, rows)
             return [*conditions, action], inline
 
-        return self._queue.append(request()) if self._session.is_inline(kept) else self._queue.prepare(request)
+        return self._queue.append(request, uploads=not self._session.is_inline(kept))
 
     def _conditions(self, rows: Rows) -> list[Action]:
         """Return the conditions of transactional batches: their transaction must include the partition."""
@@ -249,17 +249,14 @@ class AppendQueue:
         #: Requests, perhaps still being prepared, and the futures of their offsets.
         self._waiting: deque[tuple[Future[Ready], Future[range]]] = deque()
 
-    def append(self, ready: Ready) -> Future[range]:
-        """Submit a request whose last action appends."""
-        request: Future[Ready] = Future()
-        request.set_result(ready)
-        return self._add(request)
-
-    def prepare(self, upload: Callable[[], Ready]) -> Future[range]:
-        """Submit a request that is complete after an upload."""
-        return self._add(self._threads.submit(upload))
-
-    def _add(self, request: Future[Ready]) -> Future[range]:
+    def append(self, prepare: Callable[[], Ready], *, uploads: bool) -> Future[range]:
+        """Submit a request whose last action appends. One that `uploads` is prepared in a thread."""
+        request: Future[Ready]
+        if uploads:
+            request = self._threads.submit(prepare)
+        else:
+            request = Future()
+            request.set_result(prepare())
         placed: Future[range] = Future()
         with self._lock:
             self._waiting.append((request, placed))

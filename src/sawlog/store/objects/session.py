@@ -336,11 +336,8 @@ class Committer:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        with self._changed:
-            left = list(self._queue)
-            self._queue.clear()
-        for each in left:  # the thread has died
-            _fail(each, LogClosed("the store was closed before this was committed"))
+        while self._queue:  # the thread has died
+            _fail(self._queue.popleft(), LogClosed("the store was closed before this was committed"))
 
     def _work(self) -> None:
         while True:
@@ -394,9 +391,7 @@ class Committer:
         for each, outcome in zip(taken, outcomes, strict=True):
             each.outcome.set_result(outcome)
         self._journal.back_off()
-        if self._journal.state.number % self._journal.parameters.checkpoint_every == 0:
-            self._checkpoint()
-        self._check_history()
+        self._follow_up()
 
     def _notify(self) -> None:
         """Notify watchers. Their errors must not fail a commit that is stored."""
@@ -406,17 +401,16 @@ class Committer:
             except Exception:
                 _logger.exception("a callback for new commits failed")
 
-    def _check_history(self) -> None:
-        """Detect that the store was deleted or rolled back, after callers were answered, so that an acknowledgement
-        costs one request. The error stops the journal, so the next caller gets it."""
-        with self._lock, suppress(StorageError, CorruptData, UpgradeRequired):
-            self._journal.check_history(HISTORY_S)
-
-    def _checkpoint(self) -> None:
-        """Store a checkpoint after a commit with a round number. Best effort: if it fails, maintenance stores one
-        later."""
-        with self._lock, suppress(StorageError):
-            self._journal.checkpoint()
+    def _follow_up(self) -> None:
+        """Store a checkpoint after a commit with a round number: best effort, since maintenance stores one later. Then
+        check that the store was not deleted or rolled back. Both come after the callers were answered, so that an
+        acknowledgement costs one request. An error stops the journal, so the next caller gets it."""
+        with self._lock:
+            if self._journal.state.number % self._journal.parameters.checkpoint_every == 0:
+                with suppress(StorageError):
+                    self._journal.checkpoint()
+            with suppress(StorageError, CorruptData, UpgradeRequired):
+                self._journal.check_history(HISTORY_S)
 
 
 def _fail(waiting: _Waiting, error: BaseException) -> None:
@@ -456,8 +450,7 @@ class CommitNotifier:
     def __init__(self, poll: Callable[[float], None]) -> None:
         #: Looks for new commits, unless that was done within this many seconds.
         self._poll = poll
-        self._calls: dict[int, Callable[[], None]] = {}
-        self._next = 0
+        self._calls: dict[object, Callable[[], None]] = {}
         self._changed = forkable(threading.Condition(forkable(threading.Lock())))
         self._thread: threading.Thread | None = None
         self._came = False
@@ -466,17 +459,16 @@ class CommitNotifier:
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back when there are new commits, until the returned function is called. The callback must not block: it
         runs in whichever thread has seen them."""
+        token = object()
         with self._changed:
-            self._next += 1
-            number = self._next
-            self._calls[number] = call
+            self._calls[token] = call
             if (self._thread is None or not self._thread.is_alive()) and not self._closed:
                 self._thread = threading.Thread(target=self._work, name="sawlog-objects-news", daemon=True)
                 self._thread.start()
 
         def stop() -> None:
             with self._changed:
-                self._calls.pop(number, None)
+                self._calls.pop(token, None)
                 self._changed.notify_all()
 
         return stop

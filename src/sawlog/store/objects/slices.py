@@ -87,9 +87,6 @@ class ObjectSliceReader(SliceReader):
         self._reader = session.extents if cached else session.uncached
         self._topic, self._id, self._number = topic, topic_id, number
 
-    def close(self) -> None:
-        """No-op."""
-
     def read(
         self, planned: object, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None] = fail
     ) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -189,22 +189,14 @@ class ObjectStaging(JobStaging):
         wanted = list(parts)
         actions: list[dict[str, object]] = []
         inline: list[bytes] = []
-        if name is not None:
-            actions.append(once_action(name, sequence, wanted))
         for part in wanted:
             for piece in part.pieces:
                 key = piece.file or INLINE
                 actions.append(append_action(part.topic_id, part.partition, key, self._described(piece, data), None))
                 if not piece.file:
                     inline.append(data[piece.position : piece.position + piece.size_bytes])
-        if not actions:
-            return {}
-        outcome = self._session.submit(actions, inline).result()
-        if refused_with(outcome) == "Done":
-            check_repeated(self._session, name, sequence, wanted)
-            return {}
-        found = results(outcome)[0 if name is None else 1 :]
-        return _offsets(wanted, found)
+        found = commit_once(self._session, name, sequence, wanted, actions, inline)
+        return {} if found is None else _offsets(wanted, found)
 
     def _described(self, piece: Piece, data: bytes) -> BatchDescription:
         """Describe staged batches for a commit: as reported by the task that staged them, or by reading them."""
@@ -251,10 +243,26 @@ class ObjectStaging(JobStaging):
                 self._session.bucket.delete(entry.key)
 
 
-def once_action(name: str, sequence: int | None, parts: Iterable[Part]) -> dict[str, object]:
-    """Return the action that makes a request idempotent under a name and number; it records the parts for replays."""
+def commit_once(
+    session: StoreSession,
+    name: str | None,
+    sequence: int | None,
+    parts: list[Part],
+    actions: Sequence[Mapping[str, Any]],
+    inline: Sequence[bytes],
+) -> list[object] | None:
+    """Commit the actions that store these parts, and return their results. With a name the request is idempotent: None
+    if this number is stored under it already. Raises `ReplayMismatch` if it is stored with different records."""
+    if name is None:
+        return session.commit(actions, inline) if actions else []
     said = [[part.topic, part.topic_id, part.partition, part.count, f"{part.digest:016x}"] for part in merged(parts)]
-    return {"do": "once", "name": name, "sequence": sequence or 0, "time_ms": now_ms(), "parts": said}
+    once = {"do": "once", "name": name, "sequence": sequence or 0, "time_ms": now_ms(), "parts": said}
+    outcome = session.submit([once, *actions], inline).result()
+    if refused_with(outcome) != "Done":
+        return results(outcome)[1:]
+    if parts and (last := stored_under(session, name)) is not None:
+        check_replay(last, sequence or 0, parts)
+    return None
 
 
 def stored_under(session: StoreSession, name: str) -> Intent | None:
@@ -267,13 +275,6 @@ def stored_under(session: StoreSession, name: str) -> Intent | None:
         return Intent("", (), name, sequence)
     parts = (Part(topic, id_, number, count, (), digest=int(digest, 16)) for topic, id_, number, count, digest in said)
     return Intent(name, tuple(parts), name, sequence, at_ms=at_ms)
-
-
-def check_repeated(session: StoreSession, name: str | None, sequence: int | None, parts: list[Part]) -> None:
-    """Raise `ReplayMismatch` if a number is stored under a name with different records."""
-    last = None if name is None else stored_under(session, name)
-    if last is not None:
-        check_replay(last, sequence or 0, parts)
 
 
 def _offsets(parts: list[Part], found: list[object]) -> PlacedOffsets:
@@ -333,36 +334,23 @@ class ObjectTransaction(Transaction):
         self._check_open()
         actions: list[dict[str, Any]] = []
         inline: list[bytes] = []
-        if self._name is not None:
-            actions.append(once_action(self._name, self._sequence, self._given()))
+        parts: list[Part] = []
         for (topic, number), records in sorted(self._parts.items()):
             action, batches = self._topics[topic]._append_action(number, records)
             actions.append(action)
             inline += batches
-        if actions:
-            try:
-                self._placed = self._offsets(self._session.submit(actions, inline).result())
-            except AmbiguousAppend as error:
-                self._doubt = error if self._name is None else None
-                raise
+            parts.append(Part(topic, self._topics[topic].id, number, len(records), ()))
+        try:
+            found: Any = commit_once(self._session, self._name, self._sequence, parts, actions, inline)
+        except AmbiguousAppend as error:
+            self._doubt = error if self._name is None else None
+            raise
+        if found is None:
+            self.replayed = True
+        else:
+            self._placed = {part: range(*placed) for part, placed in zip(sorted(self._parts), found, strict=True)}
         self._state = "committed"
         return self._placed
-
-    def _offsets(self, outcome: Any) -> PlacedOffsets:
-        if refused_with(outcome) == "Done":
-            self.replayed = True
-            if self._parts:
-                check_repeated(self._session, self._name, self._sequence, self._given())
-            return {}
-        found: list[Any] = results(outcome)[0 if self._name is None else 1 :]
-        return {part: range(*placed) for part, placed in zip(sorted(self._parts), found, strict=True)}
-
-    def _given(self) -> list[Part]:
-        """Describe the appended records by partition and count."""
-        return [
-            Part(topic, self._topics[topic].id, number, len(records), ())
-            for (topic, number), records in self._parts.items()
-        ]
 
     def abort(self) -> None:
         if self._state == "open":
