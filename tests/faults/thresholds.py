@@ -63,7 +63,7 @@ TABLE: tuple[Threshold, ...] = (
         "store.directory.transactions.transaction:BATCH_BYTES "
         "store.directory.topic:DirectoryTopic.writer(batch_bytes) log.writer:Writer.__init__(batch_bytes) "
         "store.directory.topic:BATCH_BYTES "
-        "log.log:Log.writer(batch_bytes) store.directory.topic:DirectoryTopic._partition_writer(batch_bytes) "
+        "log.log:Log.writer(batch_bytes) "
         "store.base.partition:BATCH_BYTES store.base.topic:BATCH_BYTES "
         "store.base.partition:Partition.writer(batch_bytes) store.base.topic:Topic.writer(batch_bytes) "
         "store.base.topic:Topic._partition_writer(batch_bytes) "

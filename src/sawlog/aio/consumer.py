@@ -12,7 +12,6 @@ from __future__ import annotations
 from asyncio import sleep
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
-from types import TracebackType
 
 from ..batch.kernel import Record, RecordCursor, handed_out
 from ..clock import Deadline
@@ -40,9 +39,7 @@ class AsyncConsumer:
         await self._consumer()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self._close(everything=kind is None, quiet=kind is not None)
 
     async def _consumer(self) -> Consumer:

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from os import PathLike
-from types import TracebackType
 from typing import Any, Literal, Self
 from weakref import WeakSet
 
@@ -219,7 +218,5 @@ class AsyncTransaction:
         self._begun = await in_thread(self._begin)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await in_thread(self.sync.__exit__, kind, error, trace)
+    async def __aexit__(self, *raised: Any) -> None:
+        await in_thread(self.sync.__exit__, *raised)

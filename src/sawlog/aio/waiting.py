@@ -25,7 +25,6 @@ from functools import partial, update_wrapper, wraps
 from inspect import signature
 from itertools import islice
 from threading import get_ident
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from ..batch.kernel import Record
@@ -265,7 +264,6 @@ class Waker:
         self._watched: dict[Partition, Callable[[], None]] = {}
 
     def watch(self, logs: Iterable[Partition]) -> None:
-        """Watch these logs instead of the previous ones."""
         wanted = set(logs)
         for log in self._watched.keys() - wanted:
             self._watched.pop(log)()
@@ -306,7 +304,6 @@ class Waker:
         self._armed = False
 
     def close(self) -> None:
-        """Stop watching."""
         self.watch(())
 
 
@@ -334,8 +331,6 @@ class Opening(Generic[Closing]):
         self._opened = await self._open()
         return self._opened
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._opened is not None:
             await self._opened.close()

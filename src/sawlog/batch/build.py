@@ -100,7 +100,6 @@ class Encoder:
         self._scratch = bytearray()
 
     def one(self, value: Any, key: Any, headers: Any, timestamp: Any, producer: Producer = NO_PRODUCER) -> Encoded:
-        """Encode a batch of one record."""
         builder = self._builder
         builder.reset(KEEP_BYTES)
         builder.add(value, key, headers, timestamp)

@@ -66,7 +66,6 @@ class PartialSums:
         self._before = [0]
 
     def of(self, start: int, end: int) -> int:
-        """Return the CRC-32C of the bytes from `start` to `end`."""
         if end - start <= 2 * self._BLOCK_BYTES:
             return crc32c(self._data[start:end])
         return self._up_to(end) ^ combine(self._up_to(start), 0, end - start)

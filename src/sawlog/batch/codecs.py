@@ -50,12 +50,10 @@ _Decode = Callable[[memoryview, memoryview], int]
 
 
 def limit_of(packed_bytes: int, max_bytes: int) -> int:
-    """Return the maximum size that `packed_bytes` may decompress to."""
     return min(max_bytes, max(RATIO_FREE_BYTES, RATIO_MAX * packed_bytes))
 
 
 def _too_large(name: str, view: memoryview, size_bytes: int | None, limit: int) -> DecompressionLimit:
-    """Return the error for data that would exceed the limit when decompressed."""
     size = f"{size_bytes} bytes" if size_bytes is not None else "more"
     return DecompressionLimit(
         f"{name}: {len(view)} bytes would unpack to {size}, {limit} are allowed; "
@@ -64,7 +62,6 @@ def _too_large(name: str, view: memoryview, size_bytes: int | None, limit: int) 
 
 
 def _too_many_blocks(name: str) -> DecompressionLimit:
-    """Return the error for more than `BLOCKS_MAX` blocks."""
     return DecompressionLimit(f"{name}: more than {BLOCKS_MAX} blocks, which no real writer needs")
 
 

@@ -85,7 +85,6 @@ Rows = npt.NDArray[np.int64]
 
 
 def new_rows(count: int) -> Rows:
-    """Allocate an array for that many headers."""
     return np.empty((count, kernel.ROW_WIDTH), np.int64)
 
 

@@ -64,7 +64,6 @@ def arrow_type(kind: Type) -> pa.DataType:
 
 
 def decode(schema: Schema, values: pa.Array) -> pa.Array:
-    """Decode a binary array of JSON texts into structs."""
     plan = _plan(schema)
     if plan is None:
         return _one_by_one(schema, values)
@@ -91,7 +90,6 @@ class _Node:
     children: tuple[_Node, ...]
 
     def walk(self) -> Iterator[_Node]:
-        """Yield this node and all nodes below."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -188,7 +186,6 @@ class _Decoding:
         )
 
     def result(self) -> pa.Array:
-        """Return the structs."""
         for child in self._plan.root.children:
             self._apply_defaults(child, self._state[0] == kernel.JSON_PRESENT)
         odd = np.flatnonzero(self._odd)

@@ -60,7 +60,6 @@ _MAX_DEPTH = 32
 
 
 def parse_ddl(text: str) -> Schema:
-    """Parse a list of columns."""
     return _Reader(_ddl_tokens(text)).fields(None, 0)
 
 
@@ -220,7 +219,6 @@ _JSON_FORMATS = {"date-time": Scalar("timestamp"), "date": Scalar("date")}
 
 
 def _parse_json_schema(document: dict[str, Any]) -> Schema:
-    """Convert a JSON Schema whose type is an object with properties."""
     kind, _ = _json_type(document, document, "the value", 0)
     if not isinstance(kind, Schema):
         raise InvalidConfig('a JSON Schema for values must have the type "object" and properties')
@@ -325,7 +323,6 @@ _AVRO_LOGICAL = {
 
 
 def _parse_avro(document: dict[str, Any]) -> Schema:
-    """Convert an Avro record to a schema."""
     return _avro_record(document, {}, "")
 
 

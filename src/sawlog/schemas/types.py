@@ -118,12 +118,10 @@ class Schema:
         return len(self.fields)
 
     def field(self, name: str) -> Field | None:
-        """Return the field of that name, or None."""
         return next((each for each in self.fields if each.name == name), None)
 
     @property
     def names(self) -> list[str]:
-        """Names of all fields."""
         return [each.name for each in self.fields]
 
 

@@ -51,7 +51,6 @@ Wanted = Schema | str | bool | None
 
 
 def table_schema(schema: Schema | None) -> pa.Schema:
-    """Return the columns of a topic."""
     fields = [pa.field("partition", pa.int32(), nullable=False), *record_schema(COLUMNS[1:])]
     if schema is not None:
         fields[COLUMNS.index("value")] = pa.field("value", arrow_type(schema))
@@ -136,7 +135,6 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         return pa.RecordBatchReader.from_batches(shape, self.batches(columns, filter))
 
     def projected(self, columns: Sequence[str] | None) -> pa.Schema:
-        """Return the schema of these columns."""
         if columns is None:
             return self._schema
         self._check(columns)
@@ -162,7 +160,6 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         return self.reader(columns, filter).read_all()
 
     def head(self, num_rows: int, columns: Any = None, filter: Any = None, **ignored: Any) -> pa.Table:
-        """Return the first rows."""
         shape = self.projected(columns)
         found: list[pa.RecordBatch] = []
         for batch in self.batches(columns, filter):
@@ -173,7 +170,6 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         return pa.Table.from_batches(found, shape)
 
     def count_rows(self, filter: pc.Expression | None = None, **ignored: Any) -> int:
-        """Count the records that pass the filter."""
         return sum(batch.num_rows for batch in self.batches(["partition"], filter))
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Any:
@@ -192,11 +188,9 @@ class TopicScanner:
 
     @property
     def projected_schema(self) -> pa.Schema:
-        """Schema of the result."""
         return self.dataset.projected(self.columns)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return the result as a stream."""
         return self.dataset.reader(self.columns, self.filter)
 
 
@@ -315,7 +309,6 @@ def lazy_frame(dataset: TopicDataset) -> polars.LazyFrame:
 
 
 def data_frame(table: pa.Table) -> pandas.DataFrame:
-    """Convert a table to pandas."""
     try:
         import pandas  # noqa: F401 - Arrow's message does not say how to install it
     except ImportError as error:

@@ -52,7 +52,6 @@ def load_duckdb() -> Any:
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """Open a connection to the database of this process."""
     with _lock:
         database = _databases.get(this_process())
         if database is None:
@@ -110,16 +109,9 @@ Parameters = Sequence[object] | Mapping[str, object]
 Schemas = Mapping[str, Wanted]
 
 
-def query(
-    store: Store,
-    text: str,
-    parameters: Parameters | None = None,
-    *,
-    isolation: Isolation = "committed",
-    schemas: Schemas | None = None,
-) -> pa.Table:
-    """Run a query and return its result as a table."""
-    with reader(store, text, parameters, isolation=isolation, schemas=schemas) as batches:
+def query(store: Store, text: str, parameters: Parameters | None = None, **options: Any) -> pa.Table:
+    """Run a query and return its result as a table; options as for `reader`."""
+    with reader(store, text, parameters, **options) as batches:
         return batches.read_all()
 
 
@@ -210,7 +202,6 @@ class _Session:
         self._held.result = self._guard(lambda: self._connection.sql(text, params=given))
 
     def stream(self, batch_rows: int) -> pa.RecordBatchReader:
-        """Return the result as a stream."""
         batches = self._guard(lambda: self._held.result.to_arrow_reader(batch_rows))
         return pa.RecordBatchReader.from_batches(batches.schema, self._read(batches))
 
@@ -285,7 +276,6 @@ class _Session:
         return schema_of(self._store.topic(name), self._schemas.get(name, True))
 
     def _taken(self, name: str) -> TopicDataset:
-        """Return the topic as it is now."""
         topic = self._store.topic(name)
         return dataset_of(topic, schema=self._schemas.get(name, True), isolation=self._isolation, raised=self._raised)
 
@@ -323,7 +313,6 @@ class _Session:
 
 @lru_cache(maxsize=128)
 def _ask(question: str, value: str) -> str:
-    """Ask DuckDB about the text of a query."""
     connection = connect()
     try:
         return str(connection.execute(question, [value]).fetchall()[0][0])
@@ -347,7 +336,6 @@ def with_offset_quoted(text: str, module: Any) -> str:
 
 
 def _parquet(files: Sequence[HistoryFile]) -> str:
-    """Return the SQL that reads these files with DuckDB's own reader."""
     paths = ", ".join("'" + each.path.replace("'", "''") + "'" for each in files)
     return f"read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"
 

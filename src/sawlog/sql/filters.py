@@ -27,7 +27,7 @@ import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -131,7 +131,6 @@ def _call(function: str, pairs: Iterator[tuple[str, str]], table: pa.Table) -> C
 
 
 def fields_of(expression: pc.Expression | None) -> set[str] | None:
-    """Return the columns that a filter uses; None if unknown."""
     if expression is None:
         return set()
     found: set[str] = set()
@@ -154,19 +153,16 @@ _MIRRORED = {"greater": "less", "greater_equal": "less_equal", "less": "greater"
 _PER_MS = {"s": 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
 
 
-@dataclass(frozen=True, slots=True)
-class IntRange:
+class IntRange(NamedTuple):
     """Integers from `low` to `high`, both inclusive. Empty if `low` is above `high`."""
 
     low: int = _LOWEST
     high: int = _HIGHEST
 
     def both(self, other: IntRange) -> IntRange:
-        """Return the intersection."""
         return IntRange(max(self.low, other.low), min(self.high, other.high))
 
     def either(self, other: IntRange) -> IntRange:
-        """Return the smallest range that covers both."""
         if self.is_empty or other.is_empty:
             return other if self.is_empty else self
         return IntRange(min(self.low, other.low), max(self.high, other.high))
@@ -177,15 +173,14 @@ class IntRange:
 
     @property
     def is_everything(self) -> bool:
-        return self.low == _LOWEST and self.high == _HIGHEST
+        return self == ALL
 
 
 ALL = IntRange()
 NONE = IntRange(1, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(NamedTuple):
     """Limits of the records that may pass a filter. `time_ms` is in milliseconds since 1970, like record timestamps."""
 
     partition: IntRange = ALL
@@ -194,29 +189,19 @@ class Bounds:
 
     @classmethod
     def of(cls, filter: pc.Expression | None) -> Bounds:
-        """Derive the bounds of a filter."""
         return _bounds(tree_of(filter))
 
     def both(self, other: Bounds) -> Bounds:
-        """Return the bounds of records that pass both filters."""
-        return Bounds(
-            self.partition.both(other.partition), self.offset.both(other.offset), self.time_ms.both(other.time_ms)
-        )
+        return Bounds(*map(IntRange.both, self, other))
 
     def either(self, other: Bounds) -> Bounds:
-        """Return the bounds of records that pass either filter."""
         if self.is_empty or other.is_empty:
             return other if self.is_empty else self
-        return Bounds(
-            self.partition.either(other.partition),
-            self.offset.either(other.offset),
-            self.time_ms.either(other.time_ms),
-        )
+        return Bounds(*map(IntRange.either, self, other))
 
     @property
     def is_empty(self) -> bool:
-        """No record can pass."""
-        return self.partition.is_empty or self.offset.is_empty or self.time_ms.is_empty
+        return any(each.is_empty for each in self)
 
 
 EVERYTHING = Bounds()
@@ -275,15 +260,14 @@ def _compared(function: str, column: str, value: pa.Scalar) -> IntRange:
     if number is None:
         return ALL
     low, high = number
+    step = 1 if low == high else 0  # integers: the neighbour is the first that passes
     ranges = {
         "equal": IntRange(low, high),
-        "greater": IntRange(low=low),
+        "greater": IntRange(low=low + step),
         "greater_equal": IntRange(low=low),
-        "less": IntRange(high=high),
+        "less": IntRange(high=high - step),
         "less_equal": IntRange(high=high),
     }
-    if low == high and function in ("greater", "less"):  # integers: the neighbour is the first that passes
-        return IntRange(low=low + 1) if function == "greater" else IntRange(high=high - 1)
     return ranges.get(function, ALL)
 
 
@@ -306,7 +290,6 @@ def _whole(column: str, value: pa.Scalar) -> tuple[int, int] | None:
 
 
 def _membership(node: Call) -> Bounds:
-    """Bounds of a column that must be in a set."""
     column = _column(node.arguments[0]) if node.arguments else None
     values = node.options.get("value_set") if isinstance(node.options, dict) else None
     if column is None or not isinstance(values, list):

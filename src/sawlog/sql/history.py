@@ -286,7 +286,6 @@ class HistoryReader:
 
 
 def gone(what: object, topic: str) -> DataLoss:
-    """Return the error for a file that was removed while a query was reading."""
     return DataLoss(
         f"a file of the table of {topic!r} is gone ({what}): it was replaced and then removed since the query began. "
         "Run the query again; keep replaced files longer (--keep) if this happens often"
@@ -294,7 +293,6 @@ def gone(what: object, topic: str) -> DataLoss:
 
 
 def _alike(files: Iterable[HistoryFile]) -> list[list[HistoryFile]]:
-    """Group the files that are read in the same way."""
     groups: dict[tuple[bool, bool], list[HistoryFile]] = {}
     for each in files:
         groups.setdefault((each.unparsed, each.beyond), []).append(each)
@@ -302,7 +300,6 @@ def _alike(files: Iterable[HistoryFile]) -> list[list[HistoryFile]]:
 
 
 def quoted(name: str) -> str:
-    """Quote an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 

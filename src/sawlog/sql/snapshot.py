@@ -159,7 +159,6 @@ def scan(
 
 
 def most_threads() -> int:
-    """Number of decoding threads."""
     return min(int(pa.cpu_count()), _MOST_THREADS)
 
 

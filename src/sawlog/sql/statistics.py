@@ -178,7 +178,6 @@ class _Counted:
     newest: int = -(2**63)
 
     def add(self, records: int, first: int, last: int, oldest: int, newest: int) -> None:
-        """Include more records."""
         if records:
             self.records += records
             self.first_offset, self.last_offset = min(self.first_offset, first), max(self.last_offset, last)

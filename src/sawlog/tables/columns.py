@@ -69,12 +69,10 @@ _FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def column_of(field: str) -> str:
-    """Return the column of a field."""
     return _PREFIX + field if _is_taken(field) else field
 
 
 def field_of(column: str) -> str:
-    """Return the field of a column."""
     return column.removeprefix(_PREFIX) if column.startswith(_PREFIX) and _is_taken(column) else column
 
 
@@ -154,7 +152,6 @@ _WORDS = {
 
 
 def columns_of(schema: Schema) -> pa.Schema:
-    """Return the columns for the fields of a schema."""
     return plain(pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema]))
 
 
@@ -179,7 +176,6 @@ def shown(kind: pa.DataType) -> str:
 
 
 def shown_schema(schema: pa.Schema) -> str:
-    """Format columns as DDL."""
     return ", ".join(f"{_quoted(field.name)} {shown(field.type)}" for field in schema)
 
 

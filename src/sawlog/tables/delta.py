@@ -119,7 +119,6 @@ class DeltaTable:
     # --- writing
 
     def commit(self, identity: TableIdentity, change: TableCommit) -> None:
-        """Commit files by reference."""
         table = self._opened()
         if table is None:
             self._replace(identity, change, "error")

@@ -190,7 +190,6 @@ class ManifestTable:
         self.location = location
 
     def snapshot(self) -> TableSnapshot | None:
-        """Return the files of the current manifest."""
         found = self._load()
         if found is None:
             return None
@@ -205,7 +204,6 @@ class ManifestTable:
         )
 
     def commit(self, identity: TableIdentity, change: TableCommit) -> None:
-        """Replace the manifest."""
         before: Mapping[str, Any] = self._load() or {"version": 0, "files": [], "retired": []}
         gone = {file_to_json(each, str(self.location))["path"] for each in change.removed}
         now = now_ms()
@@ -225,7 +223,6 @@ class ManifestTable:
         self._store(fields)
 
     def clean(self, keep_s: float) -> int:
-        """Remove files that were replaced longer ago than this."""
         found = self._load()
         if found is None:
             return 0

@@ -85,7 +85,6 @@ class TableSnapshot:
 
     @property
     def files(self) -> list[str]:
-        """Paths of its Parquet files."""
         return [each.path for each in self.data]
 
     @property
@@ -100,7 +99,6 @@ class TableSnapshot:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows, if known."""
         counts = [each.rows for each in self.data]
         return None if None in counts else sum(count for count in counts if count is not None)
 
@@ -111,7 +109,6 @@ def file_to_json(file: DataFile, root: str) -> dict[str, Any]:
 
 
 def file_from_json(found: Mapping[str, Any], root: str) -> DataFile:
-    """Convert from JSON, with a path relative to `root`."""
     known = {name: None if found[name] is None else Span(*found[name]) for name in SPANS.values()}
     return DataFile(**{**found, **known, "path": str(PurePath(root) / found["path"])})
 
@@ -126,7 +123,6 @@ def marks_from_json(found: Mapping[str, Any]) -> dict[int, Mark]:
 
 
 def total(marks: Mapping[int, Mark]) -> int:
-    """Number of offsets covered by these marks."""
     return sum(mark.end - mark.start for mark in marks.values())
 
 

@@ -30,7 +30,6 @@ import threading
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from ..batch.kernel import Record
@@ -86,7 +85,6 @@ class Faults:
     _rules: list[_Rule] = field(default_factory=list)
 
     def delay(self, api: str, seconds: float, *, nth: int = 1, times: int | None = 1) -> None:
-        """Delay the response."""
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
             raise InvalidConfig(f"seconds must be a number, at least 0, not {seconds!r}")
 
@@ -120,7 +118,6 @@ class Faults:
         self._add(api, act, nth, times)
 
     def clear(self) -> None:
-        """Remove all faults."""
         self._rules.clear()
 
     def _add(self, api: str, act: Fault, nth: int, times: int | None) -> None:
@@ -239,9 +236,7 @@ class Broker:
     def __enter__(self) -> Broker:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _run(self) -> None:

@@ -105,7 +105,6 @@ class Fault:
             raise ValueError(f"calls are counted from 1, not from {self.number}")
 
     def matches(self, call: Call) -> bool:
-        """Return whether this call matches."""
         return (self.operations is None or call.operation in self.operations) and fnmatchcase(call.name, self.names)
 
     def error(self, call: Call, path: str) -> StorageError:
@@ -158,7 +157,6 @@ class FaultyDirectory:
             self._fault, self._matched = fault, 0
 
     def disarm(self) -> None:
-        """Remove the fault."""
         with self._lock:
             self._fault = None
 

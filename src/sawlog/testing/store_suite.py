@@ -35,7 +35,6 @@ def _append(topic: Topic, number: int, *values: bytes) -> range:
 
 
 def _values(topic: Topic, number: int = 0) -> list[bytes | None]:
-    """Return the values of all visible records of a partition."""
     log = topic.partition(number)
     found: list[bytes | None] = []
     position = log.lowest_offset
@@ -47,7 +46,6 @@ def _values(topic: Topic, number: int = 0) -> list[bytes | None]:
 
 
 def _staged(store: Store, job: str, topic: Topic, *values: bytes) -> Part:
-    """Stage values for partition 0 durably, as a task does."""
     task = store._staging.task(job)
     piece = task.write(encode(values))
     task.sync()
@@ -56,7 +54,6 @@ def _staged(store: Store, job: str, topic: Topic, *values: bytes) -> Part:
 
 
 def _sliced(store: Store, topic: Topic, planned: Sequence[PlannedSlice]) -> list[bytes | None]:
-    """Return the values of slices of partition 0."""
     reader = store._slice_reader(topic.name, topic.id, 0)
     found: list[bytes | None] = []
     for piece in planned:
@@ -67,7 +64,6 @@ def _sliced(store: Store, topic: Topic, planned: Sequence[PlannedSlice]) -> list
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds."""
     patience = Deadline(30.0)
     while not condition():
         patience.pause(or_raise=AssertionError("the condition did not hold within 30 s"))

@@ -88,7 +88,6 @@ class TypedRecord(tuple[Any, ...], Generic[V, K, M]):
 
     @property
     def offset(self) -> int:
-        """Offset of the record."""
         return self.record.offset
 
     @property
@@ -98,7 +97,6 @@ class TypedRecord(tuple[Any, ...], Generic[V, K, M]):
 
     @property
     def headers(self) -> RawHeaders:
-        """All headers, as they are stored."""
         return self.record.headers
 
     def __repr__(self) -> str:

@@ -67,13 +67,11 @@ class Bytes:
     """Bytes, unchanged: for keys or values without another type."""
 
     def encode(self, value: bytes, /) -> bytes:
-        """Return the bytes unchanged."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"expected bytes, not {type(value).__name__}")
         return bytes(value)
 
     def decode(self, data: bytes, /) -> bytes:
-        """Return the bytes unchanged."""
         return data
 
     def __repr__(self) -> str:
@@ -84,7 +82,6 @@ class Utf8:
     """Text, as UTF-8."""
 
     def encode(self, value: str, /) -> bytes:
-        """Encode text."""
         if not isinstance(value, str):
             raise InvalidRecordType(f"expected a str, not {type(value).__name__}")
         return value.encode()
@@ -107,11 +104,9 @@ class Nullable(Generic[T]):
         self._serializer = serializer
 
     def encode(self, value: T | None, /) -> bytes | None:
-        """Return the bytes of a value, or None."""
         return None if value is None else self._serializer.encode(value)
 
     def decode(self, data: bytes | None, /) -> T | None:
-        """Return the value, or None."""
         return None if data is None else self._serializer.decode(data)
 
     def __repr__(self) -> str:
@@ -192,15 +187,12 @@ class Unchanged:
     """Raw headers: the metadata of a view that declares none."""
 
     def encode(self, metadata: RawHeaders, /) -> RawHeaders:
-        """Return the headers unchanged."""
         return metadata
 
     def decode(self, headers: RawHeaders, /) -> RawHeaders:
-        """Return the headers unchanged."""
         return headers
 
     def empty(self) -> RawHeaders:
-        """Return no headers."""
         return ()
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, islice
-from types import TracebackType
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
 from ..batch.kernel import Record
@@ -58,7 +57,6 @@ _CHUNK = 256
 
 
 def typed_scan(codec: Codec[V, K, M], records: Iterator[Record], bad: BadRecords) -> Iterator[TypedRecord[V, K, M]]:
-    """Decode the records of a scan."""
     return chain.from_iterable(_chunks(codec, records, bad))
 
 
@@ -178,10 +176,8 @@ class TypedConsumer(Generic[V, K, M]):
     def __enter__(self) -> TypedConsumer[V, K, M]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.consumer.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self.consumer.__exit__(*raised)
 
     def __repr__(self) -> str:
         return f"<TypedConsumer of {self.consumer!r}>"
@@ -256,7 +252,6 @@ class TypedTopic(Generic[V, K, M]):
 
     @property
     def name(self) -> str:
-        """Name of the topic."""
         return self.topic.name
 
     def append(
@@ -331,7 +326,6 @@ def typed_topic(
 def typed_log(
     log: Partition, value: Any, key: Any, metadata: Any, errors_to: Topic | Partition | None
 ) -> TypedLog[Any, Any, Any]:
-    """Return a view of a log."""
     return TypedLog(log, _codec(value, key, metadata), _bad(errors_to, None, None))
 
 

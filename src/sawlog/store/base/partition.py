@@ -205,12 +205,10 @@ class Partition(ABC):
 
     @property
     def next_offset(self) -> int:
-        """Offset of the next record."""
         return self.visible_offset
 
     @property
     def size_bytes(self) -> int:
-        """Size of all batches."""
         return sum(each.size_bytes for each in self.segments)
 
     @property
@@ -351,7 +349,6 @@ class Partition(ABC):
 
     @property
     def _recipe(self) -> EncoderOptions:
-        """Settings for encoding batches."""
         return recipe_of(self.config)
 
     def append(
@@ -663,7 +660,6 @@ class _BatchTarget:
 
     @property
     def recipe(self) -> EncoderOptions:
-        """Settings for encoding batches."""
         return self._partition._recipe
 
     def place(
@@ -673,7 +669,6 @@ class _BatchTarget:
         producer: Producer = NO_PRODUCER,
         placement: Placement | None = None,
     ) -> range:
-        """Append a batch and return its offsets."""
         self.check_failure()
         if placement is not None and placement.placed is not None:
             return placement.placed
@@ -694,7 +689,6 @@ class _BatchTarget:
 
 
 def encoded_table(recipe: EncoderOptions, table: TableInput) -> bytes:
-    """Encode the rows of an Arrow table as batches."""
     data = b"".join(bytes(batch.data) for batch in Encoder(recipe).table(table, BATCH_BYTES))
     if not data:
         raise InvalidRecord("no record to append")

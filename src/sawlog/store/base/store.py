@@ -6,7 +6,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -93,9 +92,7 @@ class Transaction(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.abort()
         elif self._state == "open":
@@ -134,6 +131,9 @@ class TaskStaging(Closing):
 class JobStaging(ABC):
     """Batches that many processes of one job stage and one of them publishes, all or nothing."""
 
+    #: Raises if the store is closed or read-only.
+    _check_writable: Callable[[], None]
+
     @abstractmethod
     def task(self, job: str) -> TaskStaging:
         """Return a place for one attempt of one task."""
@@ -156,9 +156,13 @@ class JobStaging(ABC):
     def discard(self, job: str) -> None:
         """Remove the staged batches."""
 
-    @abstractmethod
     def put(self, job: str, data: bytes) -> str:
         """Stage batches in a file of their own, durably, and return its name."""
+        self._check_writable()
+        with self.task(job) as staged:
+            piece = staged.write(data)
+            staged.sync()
+        return piece.file
 
     @abstractmethod
     def last(self, name: str) -> Intent | None:
@@ -329,11 +333,9 @@ class Store(Closing):
         raise self._no_snapshots()
 
     def snapshots(self) -> Sequence[object]:
-        """Return all snapshots."""
         return []
 
     def delete_snapshot(self, name: str) -> None:
-        """Delete a snapshot."""
         raise self._no_snapshots()
 
     def _no_snapshots(self) -> StorageError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from itertools import chain
 from typing import (
@@ -194,9 +195,10 @@ class Topic(ABC):
 
     # --- appending
 
-    def _for_append(self, number: int) -> Partition:
-        """Return a partition for appends; `TopicNotFound`."""
-        return self.partition(number)
+    def _appends(self, number: int, *, forwarded: bool = True) -> AbstractContextManager[Any]:
+        """Provide a partition for appends, or an object that forwards them to the process that holds it, unless
+        `forwarded` is False; `TopicNotFound`."""
+        return nullcontext(self.partition(number))
 
     def append(
         self,
@@ -251,11 +253,14 @@ class Topic(ABC):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record whose value comes in chunks, and return its position; see `Partition.append_stream`."""
+        """Append one record whose value comes in chunks, and return its position; see `Partition.append_stream`. In a
+        directory, the value is never in memory as a whole. A stream is not forwarded: if another process holds the
+        partition, this one asks for the lock and blocks until it gets it."""
         number = self._router_for(partition).place_for(b"", key, partition)
-        offset = self._for_append(number).append_stream(
-            chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
-        )
+        with self._appends(number, forwarded=False) as log:
+            offset = log.append_stream(
+                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+            )
         return Position(number, offset)
 
     def append_batches(
@@ -267,13 +272,16 @@ class Topic(ABC):
         expect_offset: int | None = None,
     ) -> range:
         """Append encoded batches to a partition unchanged, all of them or none, and return their offsets."""
-        return self._for_append(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
+        with self._appends(partition) as log:
+            placed: range = log.append_batches(raw, trusted=trusted, expect_offset=expect_offset)
+        return placed
 
     def _partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
-        """Return a buffered writer for one partition."""
-        return self._for_append(partition).writer(batch_bytes, linger_ms)
+        with self._appends(partition) as log:
+            made: Writer = log.writer(batch_bytes, linger_ms)
+        return made
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         """Return a buffered writer over all partitions: the fast way to append records one by one."""
@@ -294,7 +302,11 @@ class Topic(ABC):
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return the number of offsets dropped."""
-        return sum(self._for_append(number).trim(offset) for number, offset in sorted(offsets.items()))
+        dropped = 0
+        for number, offset in sorted(offsets.items()):
+            with self._appends(number, forwarded=False) as log:
+                dropped += log.trim(offset)
+        return dropped
 
     # --- describing
 
@@ -383,7 +395,6 @@ class Topic(ABC):
     def _spans(
         self, start: Mapping[int, int] | None, end: Mapping[int, int] | None, partitions: Iterable[int] | None
     ) -> list[tuple[Partition, int | None, int | None, int]]:
-        """Return the ranges to read."""
         start, end = start or {}, end or {}
         for number in (*start, *end):
             self._check_number(number)

@@ -20,11 +20,12 @@ Settings apply when a partition is opened; an open log keeps its settings. All m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
-from ...config import Isolation, LogConfig
+from ...config import LogConfig
 from ...display import counted, size_text
 from ...errors import DirectoryLocked, LogClosed, SawlogError
 from ...log import slices
@@ -32,7 +33,7 @@ from ...log.log import Log
 from ...log.maintenance import MaintenanceReport
 from ...log.slices import DirectorySlices
 from ...log.summaries import Blocks, LogSummary
-from ...log.writer import BATCH_BYTES, Writer
+from ...log.writer import BATCH_BYTES
 from ...storage import Directory
 from .. import base, settings
 from ..base import PlannedSlice, Position, check_sole
@@ -45,6 +46,7 @@ from .open_partitions import OpenPartitions
 
 if TYPE_CHECKING:
     from ...sql.history import History
+    from .forwarding.forwarder import Forwarder
 
 V = TypeVar("V")
 K = TypeVar("K")
@@ -131,35 +133,15 @@ class DirectoryTopic(base.Topic):
         deleted or recreated. The caller closes it."""
         return self._partitions.directory(number)
 
-    def _plan(
-        self,
-        number: int,
-        start: int,
-        end: int,
-        *,
-        epoch: int | None = None,
-        target_bytes: int | None = None,
-        max_records: int | None = None,
-        isolation: Isolation = "committed",
-    ) -> list[PlannedSlice]:
-        return slices.plan(
-            self.partition(number),
-            start,
-            end,
-            epoch=epoch,
-            target_bytes=target_bytes,
-            max_records=max_records,
-            isolation=isolation,
-        )
+    def _plan(self, number: int, start: int, end: int, **how: Any) -> list[PlannedSlice]:
+        return slices.plan(self.partition(number), start, end, **how)
 
     def _slices(self, number: int) -> DirectorySlices:
         return DirectorySlices(self._directory(number), self.config, self._partitions.remote(number))
 
-    def _blocks(
-        self, number: int, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
-    ) -> Iterator[Blocks]:
+    def _blocks(self, number: int, start: int, end: int, **how: Any) -> Iterator[Blocks]:
         log = self.partition(number)
-        return LogSummary.of(log).blocks(log, start, end, since=since, with_oldest=with_oldest, exact=exact)
+        return LogSummary.of(log).blocks(log, start, end, **how)
 
     # --- writing
 
@@ -231,44 +213,10 @@ class DirectoryTopic(base.Topic):
             logs = {number: self._partitions.appends(number) for number in parts}  # take every lock before writing
             return {number: log.append_arrow(parts[number], expect_offset) for number, log in logs.items()}
 
-    def append_stream(
-        self,
-        chunks: Iterable[bytes],
-        key: bytes | None = None,
-        max_bytes: int | None = None,
-        *,
-        headers: HeadersInput = (),
-        timestamp: int | datetime | None = None,
-        partition: int | None = None,
-        expect_offset: int | None = None,
-    ) -> Position:
-        """Append one record from an iterable of chunks without holding it in memory, and return its position; see
-        `Log.append_stream`. A stream is not forwarded: if another process holds the partition, this one asks for the
-        lock and blocks until it gets it."""
-        number = self._router.place_for(b"", key, partition)
+    @contextmanager
+    def _appends(self, number: int, *, forwarded: bool = True) -> Iterator[Log | Forwarder]:
         with self._partitions.using(number):
-            log = self._partitions.wait_for(number)
-            offset = log.append_stream(
-                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
-            )
-        return Position(number, offset)
-
-    def append_batches(
-        self,
-        raw: bytes | bytearray | memoryview,
-        partition: int,
-        *,
-        trusted: bool = False,
-        expect_offset: int | None = None,
-    ) -> range:
-        with self._partitions.using(partition):
-            return self._partitions.appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
-
-    def _partition_writer(
-        self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
-    ) -> Writer:
-        with self._partitions.using(partition):
-            return self._partitions.appends(partition).writer(batch_bytes, linger_ms)
+            yield self._partitions.appends(number) if forwarded else self._partitions.wait_for(number)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         return self._partitions.writer(batch_bytes, linger_ms)

@@ -81,7 +81,6 @@ class Bucket:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options that the bucket was opened with."""
         return dict(self._options)
 
     def again(self) -> Bucket:
@@ -166,7 +165,6 @@ class Bucket:
             return list(pool.map(self.get, keys))
 
     def get_range(self, key: str, start: int, size_bytes: int) -> bytes:
-        """Return a byte range of an object."""
         with self._connected("reading", key) as store:
             found = bytes(store.get_range(key, start=start, length=size_bytes))
         if len(found) != size_bytes:
@@ -184,7 +182,6 @@ class Bucket:
         yield from sorted((each for each in found if each.key > after), key=lambda each: each.key)
 
     def delete(self, key: str) -> None:
-        """Delete an object, if it exists."""
         store = self._store
         try:
             store.delete(key)
@@ -283,7 +280,6 @@ def is_missing(url: str) -> bool:
 
 
 def is_option(name: str) -> bool:
-    """Return whether an option configures the connection to object storage."""
     return name in _CLIENT | _RETRIES | _STORAGE | _OWN or name.startswith(_PREFIXES)
 
 
@@ -488,7 +484,6 @@ def explained(url: str, doing: str, error: BaseException) -> StorageError:
 
 
 def _advice(scheme: str, failure: Failure) -> tuple[int, str]:
-    """Return an error number and what to do."""
     names, endpoint = _VARIABLES.get(scheme, "its credentials"), _ENDPOINTS.get(scheme, "the endpoint")
     cases = (
         (failure.no_credentials, errno.EACCES, f"no credentials were found: set {names}, or give them as options"),

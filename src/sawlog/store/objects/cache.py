@@ -100,7 +100,6 @@ class BlockCache:
         return is_here
 
     def has(self, key: str, position: int, digest: str, size_bytes: int) -> bool:
-        """Return whether a block is probably cached."""
         return os.path.exists(self._path(_named(key, position, digest), size_bytes))
 
     def put(self, key: str, position: int, digest: str, data: bytes | bytearray | memoryview) -> None:

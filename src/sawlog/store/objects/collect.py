@@ -95,7 +95,6 @@ class Note(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Key of the note."""
         return f"{NOTES}{self.commits:020}-{self.behind:020}-{self.low:020}"
 
 
@@ -131,7 +130,6 @@ class Collector:
         self._read: set[str] = set()
 
     def run(self) -> CollectionReport:
-        """Run one round."""
         report = CollectionReport()
         view = self._view()
         # After the notes were read, so that the state includes every commit that they refer to, and its references.
@@ -317,7 +315,6 @@ class Collector:
 
 
 def note_of(key: str) -> Note:
-    """Parse the key of a note."""
     commits, behind, low = key.removeprefix(NOTES).split("-")
     return Note(int(commits), int(behind), int(low))
 

@@ -186,7 +186,6 @@ class ExtentReader:
             yield part
 
     def _get(self, run: _Run) -> Part:
-        """Return a run of extents from memory, or with one request."""
         key, start, end = run[0].key, run[0].position, run[-1].position + run[-1].size_bytes
         near = self._near(key, start, end)
         if near is not None:

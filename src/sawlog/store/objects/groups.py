@@ -166,7 +166,6 @@ class ObjectGroups(Groups):
 
     @contextmanager
     def _documents(self, name: str) -> Iterator[ObjectDocuments]:
-        """Documents of readers that keep their own progress in a group."""
         yield ObjectDocuments(self._session, name)
 
 

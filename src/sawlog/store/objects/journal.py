@@ -238,7 +238,6 @@ class Journal:
             )
 
     def _after(self, number: int) -> str | None:
-        """Return the key of a commit after `number`, or None."""
         return next((each.key for each in self._bucket.list(COMMITS, after=commit_key(number))), None)
 
     def _pause(self, attempt: int, first_s: float = _FIRST_PAUSE_S) -> None:
@@ -397,7 +396,6 @@ class Journal:
         return seen.number if is_recent else max(seen.number, confirmed)
 
     def _has(self, seen: _Seen) -> bool:
-        """Return whether the bucket still has a folded commit."""
         try:
             return self._bucket.get_range(commit_key(seen.number), 0, len(seen.head)) == seen.head
         except StorageError as error:
@@ -613,7 +611,6 @@ class CommitBackoff:
         self._last_s = 0.0
 
     def saw_others(self, now_s: float) -> None:
-        """Record that another writer's commit was read."""
         self._others_s = now_s
 
     def created(self, sent_s: float, now_s: float) -> None:

@@ -99,7 +99,6 @@ class PartitionId:
     partition: int
 
     def action(self, do: str, **fields: object) -> dict[str, object]:
-        """Return an action on this partition."""
         return {"do": do, "topic": self.topic_id, "partition": self.partition, **fields}
 
 
@@ -150,7 +149,6 @@ class Maintainer:
         return Collector(self._session, check=self._check_stopped)
 
     def stop(self) -> None:
-        """Make a running call end soon."""
         self._stopped = True
 
     def run(self, topic: str | None = None) -> list[MaintenanceReport]:
@@ -169,7 +167,6 @@ class Maintainer:
         return [each for each in reports if each]
 
     def collect(self) -> CollectionReport:
-        """Delete objects that are no longer needed."""
         self._since_collection = Stopwatch()
         self.collected = self._collector.run()
         return self.collected
@@ -273,7 +270,6 @@ def is_copy(state: State) -> bool:
 
 
 def _is_limited(state: State, place: PartitionId) -> bool:
-    """Return whether a partition has an age or size limit."""
     entry = state.topic(place.topic)
     return entry is not None and any(entry["settings"].get(name, -1) != -1 for name in _LIMITS)
 
@@ -295,7 +291,6 @@ def _partition_of(place: PartitionId) -> Callable[[State], _Partition | None]:
 
 
 def _wanted_start(found: _Partition) -> int:
-    """Return the start of a partition after applying its age and size limits."""
     start = found.start
     if found.log.retention_ms is not None:
         start = max(start, max(_expired(found.extents, now_ms() - found.log.retention_ms), default=start))
@@ -331,7 +326,6 @@ class ExtentRun:
     extents: tuple[Extent, ...]
 
     def action(self, new: Sequence[Sequence[object]]) -> dict[str, object]:
-        """Return the action that replaces these extents."""
         old = [[each.base_offset, each.key, each.position] for each in self.extents]
         base, end = self.extents[0].base_offset, self.extents[-1].next_offset
         return self.place.action("replace", base=base, end=end, old=old, new=new)

@@ -341,7 +341,6 @@ class ObjectExchange(QueueTurn):
 
 
 def members_of(state: State, group: str) -> dict[str, Member]:
-    """Return the members of a group, by id."""
     prefix = f"member/{quoted(group)}/"
     found: dict[str, Member] = {}
     for name in state.entries.names(prefix):
@@ -360,7 +359,6 @@ def members_of(state: State, group: str) -> dict[str, Member]:
 
 
 def owners_of(state: State, group: str) -> dict[TopicPartition, str]:
-    """Return the owner of each partition."""
     prefix = f"owner/{quoted(group)}/"
     names = state.entries.names(prefix)
     if not names:
@@ -385,7 +383,6 @@ def committed_of(state: State, group: str) -> dict[TopicPartition, Committed]:
 
 
 def offset_rows(offsets: Mapping[TopicPartition, Committed]) -> list[list[Any]]:
-    """Return offsets as an action states them."""
     return [
         [each.topic_id, partition, each.offset, each.metadata, each.leader_epoch]
         for (_, partition), each in offsets.items()
@@ -393,12 +390,10 @@ def offset_rows(offsets: Mapping[TopicPartition, Committed]) -> list[list[Any]]:
 
 
 def topics_by_id(state: State) -> dict[str, str]:
-    """Return the names of all topics by id."""
     return {(state.topic(name) or {})["id"]: name for name in state.topics()}
 
 
 def pages_of(state: State, group: str) -> dict[TopicPartition, dict[int, bytes]]:
-    """Return the acknowledgement bitmaps of a group's queues."""
     prefix = f"page/{quoted(group)}/"
     names = state.entries.names(prefix)
     found: dict[TopicPartition, dict[int, bytes]] = {}

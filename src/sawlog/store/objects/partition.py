@@ -154,8 +154,6 @@ class ObjectPartition(Partition):
         max_records: int | None = None,
         isolation: Isolation = "committed",
     ) -> list[ObjectSlice]:
-        """See `ObjectTopic._plan`."""
-
         def look(state: State) -> tuple[int, int, list[Extent], list[tuple[int, int, int]]]:
             aborted = state.aborted(self._id, self._number, start, end) if is_committed(isolation) else []
             extents = list(state.extents(self._id, self._number, start, end))
@@ -193,12 +191,11 @@ class ObjectPartition(Partition):
                 (each.offset for each in decode(data, lowest) if each.timestamp >= timestamp), extent.next_offset
             )
 
-        return _again(find)
+        return again(find)
 
     # --- reading
 
     def _read(self, extent: Extent) -> tuple[memoryview, list[tuple[int, int, int]]]:
-        """Return the batches of an extent with their offsets."""
         data = self._reader.read(extent)
         return data, place_batches(data, extent.base_offset, extent.leader_epoch)
 
@@ -221,7 +218,7 @@ class ObjectPartition(Partition):
             asked = self._patient()
 
     def _page(self, start: int, max_bytes: int, *, committed: bool) -> Fetched:
-        return _again(lambda fresh: self._fetch(start, max_bytes, fresh=fresh, committed=committed))
+        return again(lambda fresh: self._fetch(start, max_bytes, fresh=fresh, committed=committed))
 
     def _page_extents(
         self, state: State, start: int, max_bytes: int, *, committed: bool
@@ -274,7 +271,6 @@ class ObjectPartition(Partition):
                 yield data, shown
 
     def _extents(self, start: int, end: int) -> list[Extent]:
-        """Return the extents that contain offsets from `start` to `end`."""
         return self._session.look(lambda state: list(state.extents(self._id, self._number, start, end)))
 
     def _blocks(self, start: int, end: int, since: int) -> Iterator[Blocks]:
@@ -421,7 +417,6 @@ def _among(aborted: Sequence[AbortedTransaction], piece: ObjectSlice) -> tuple[A
 
 
 def first_extents(extents: Iterable[Extent], max_bytes: int) -> list[Extent]:
-    """Return the first extents, up to a size but at least one."""
     chosen: list[Extent] = []
     size = 0
     for extent in extents:
@@ -454,7 +449,7 @@ def page_of(
     return buffers, at
 
 
-def _again(read: Callable[[bool], _T]) -> _T:
+def again(read: Callable[[bool], _T]) -> _T:
     """Read, and retry once with a fresh state: an extent may have been consolidated and removed after the lookup."""
     try:
         return read(False)

@@ -98,7 +98,6 @@ class Diagnosis:
         return any(each.what in (_MISSING, _REPLACED) for each in self.findings)
 
     def add(self, what: str, action: str, detail: str, topic: str = "", partition: int | None = None) -> None:
-        """Add a finding."""
         self.findings.append(Finding(what, action, detail, topic, partition))
 
 

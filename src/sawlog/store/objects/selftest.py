@@ -351,7 +351,6 @@ def large_object(probe: Probe) -> str:
 
 
 def _random(size_bytes: int) -> bytes:
-    """Return reproducible bytes that do not compress."""
     return random.Random(size_bytes).randbytes(size_bytes)
 
 

@@ -75,7 +75,6 @@ class ObjectService(StoreService):
         self._topics: dict[str, ServingTopic] = {}
 
     def close(self) -> None:
-        """Wait for running reads and uploads."""
         self._threads.shutdown(wait=True)
 
     def catch_up(self) -> None:
@@ -278,7 +277,6 @@ class AppendQueue:
 
 
 def _settle(placed: Future[range], done: Future[Outcome]) -> None:
-    """Pass the offsets, or the error, to the waiting caller."""
     try:
         found = results(done.result())[-1]
         assert isinstance(found, list)

@@ -128,7 +128,6 @@ class StoreSession:
             raise LogClosed(f"the store {self.bucket.url} was opened by the parent process; open it in this one")
 
     def check_writable(self) -> None:
-        """Raise if the store is closed or read-only."""
         self.check_open()
         if self.mode != "w":
             raise ReadOnlyLog(f'the store {self.bucket.url} was opened with mode="r"')
@@ -242,11 +241,9 @@ class StoreSession:
         return append_action(topic_id, partition, key, described(rows), expect_offset), [data] if is_small else []
 
     def known(self) -> int:
-        """Return the number of known commits."""
         return self.look(lambda state: state.number)
 
     def submit(self, request: Request, inline: Sequence[bytes] = ()) -> Future[Outcome]:
-        """Add a request to the next commit."""
         self.check_writable()
         return self._committer.submit(request, inline)
 
@@ -256,7 +253,6 @@ class StoreSession:
 
 
 def results(outcome: Outcome) -> list[object]:
-    """Return the results of a request, or raise the error of its rejection."""
     if "ok" in outcome:
         return list(outcome["ok"])
     raise rejection(*outcome["no"])
@@ -268,7 +264,6 @@ def refused_with(outcome: Outcome) -> str | None:
 
 
 def rejection(kind: str, message: str, *numbers: int) -> SawlogError:
-    """Return the error for a rejected request."""
     if kind in ("Expired", "Void"):
         return AmbiguousAppend(message)
     made = getattr(errors, _CONFLICTS.get(kind, kind), None)
@@ -420,7 +415,6 @@ def _fail(waiting: _Waiting, error: BaseException) -> None:
 
 
 def _gathered(taken: Sequence[_Waiting]) -> tuple[list[Request], bytes]:
-    """Return the requests of one commit and all their batches."""
     requests: list[Request] = []
     inline = bytearray()
     for each in taken:
@@ -482,7 +476,6 @@ class CommitNotifier:
             call()
 
     def close(self) -> None:
-        """Stop polling."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

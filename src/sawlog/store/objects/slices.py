@@ -146,8 +146,6 @@ class ObjectSliceReader(SliceReader):
             yield first, memoryview(held), last.next_offset
 
     def _now(self, rest: ObjectSlice, lost: Callable[[DataLoss], None]) -> list[Extent]:
-        """Return the current extents of the rest of a slice."""
-
         def look(state: State) -> tuple[bool, int, list[Extent]]:
             first, last = rest.start_offset, rest.end_offset
             found = list(state.extents(self._id, self._number, first, last)) if first < last else []

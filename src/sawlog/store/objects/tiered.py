@@ -17,7 +17,7 @@ from ...errors import CorruptData, DataLoss, OffsetOutOfRange, RemoteUnavailable
 from ...log.epochs import Epochs
 from ...log.reader import Fetched
 from ...log.remote import RemoteRun, RemoteSegments, ReplicaStatus
-from .partition import ObjectPartition, first_extents, page_of
+from .partition import ObjectPartition, again, first_extents, page_of
 from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader
 from .state import State
@@ -44,7 +44,6 @@ class TieredLog:
 
     @property
     def path(self) -> str:
-        """Address of the partition."""
         return self._partition.path
 
     @contextmanager
@@ -98,15 +97,13 @@ class TieredLog:
     def page(self, start: int, end: int, max_bytes: int, *, committed: bool) -> Fetched:
         """Return complete batches, starting with the one that contains `start`."""
         with self._asking(self._of(start, end)):
-            try:
-                buffers, after = self._page(start, end, max_bytes, fresh=False)
-            except StorageError:  # consolidated and removed since: the batches are elsewhere now
-                buffers, after = self._page(start, end, max_bytes, fresh=True)
-            return self._partition._fetched(buffers, start, after, -1, committed=committed)
 
-    def _page(self, start: int, end: int, max_bytes: int, *, fresh: bool) -> tuple[list[memoryview], int]:
-        chosen = first_extents(self._extents(start, end, fresh=fresh), max_bytes)
-        return page_of(self._session.extents.read_all(chosen), start, end, max_bytes)
+            def read(fresh: bool) -> tuple[list[memoryview], int]:
+                chosen = first_extents(self._extents(start, end, fresh=fresh), max_bytes)
+                return page_of(self._session.extents.read_all(chosen), start, end, max_bytes)
+
+            buffers, after = again(read)
+            return self._partition._fetched(buffers, start, after, -1, committed=committed)
 
     # --- times
 
@@ -131,7 +128,6 @@ class TieredLog:
     def plan(
         self, start: int, end: int, *, target_bytes: int | None, max_records: int | None, isolation: Isolation
     ) -> list[ObjectSlice]:
-        """Plan slices for `read_slice`."""
         with self._asking(self._of(start, end)):
             self._extents(start, end)
             return self._partition._plan(

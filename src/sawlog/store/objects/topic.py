@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ...batch.build import Encoder, EncoderOptions
-from ...config import Isolation, LogConfig
+from ...config import LogConfig
 from ...display import counted, size_text
 from ...errors import TopicNotFound
 from ...log.ingest import rows_of
@@ -164,20 +165,8 @@ class ObjectTopic(base.Topic):
         records = counted(sum(end - lowest for lowest, end in ends), "record")
         return [counted(len(numbers), "partition"), records, size_text(size), settings_text(dict(entry["settings"]))]
 
-    def _plan(
-        self,
-        number: int,
-        start: int,
-        end: int,
-        *,
-        epoch: int | None = None,
-        target_bytes: int | None = None,
-        max_records: int | None = None,
-        isolation: Isolation = "committed",
-    ) -> list[ObjectSlice]:
-        return self.partition(number)._plan(
-            start, end, target_bytes=target_bytes, max_records=max_records, isolation=isolation
-        )
+    def _plan(self, number: int, start: int, end: int, *, epoch: int | None = None, **how: Any) -> list[ObjectSlice]:
+        return self.partition(number)._plan(start, end, **how)
 
     def _slices(self, number: int) -> ObjectSliceReader:
         return ObjectSliceReader(self._session, self._name, self._id, number)
@@ -201,8 +190,8 @@ class ObjectTopic(base.Topic):
             layout.check_number(partition)
         return layout.router
 
-    def _for_append(self, number: int) -> ObjectPartition:
-        return self._writable(number).partition(number)
+    def _appends(self, number: int, *, forwarded: bool = True) -> AbstractContextManager[ObjectPartition]:
+        return nullcontext(self._writable(number).partition(number))
 
     def _append_encoded(self, batches: Mapping[int, bytes], expect_offset: int | None = None) -> dict[int, range]:
         """Store batches that this process has encoded in several partitions, with one commit. For throughput use
@@ -253,20 +242,16 @@ class _TopicLayout:
 
     @cached_property
     def recipe(self) -> EncoderOptions:
-        """Settings for encoding batches."""
         return recipe_for(self.config)
 
     @cached_property
     def router(self) -> Router:
-        """Chooses the partition of a record."""
         return Router(self, self.recipe)
 
     def check_number(self, number: object) -> None:
-        """Raise `TopicNotFound` if the partition does not exist."""
         check_partition_number(self.name, number, self.partitions)
 
     def partition(self, number: int) -> ObjectPartition:
-        """Return a partition for appends."""
         self.check_number(number)
         found = self._writable.get(number)
         if found is None:

@@ -142,7 +142,6 @@ class OwnObjects:
         return 0
 
     def write(self, batches: Buffer) -> Piece:
-        """Store finished batches."""
         return self._task.write_alone(batches)
 
 
@@ -159,18 +158,12 @@ class ObjectStaging(JobStaging):
 
     def __init__(self, session: StoreSession) -> None:
         self._session = session
+        self._check_writable = session.check_writable
 
     def task(self, job: str) -> ObjectTask:
         if not job or not job.replace("-", "").replace("_", "").isalnum():
             raise InvalidConfig(f"a job is named by letters, digits, - and _, not {job!r}")
         return ObjectTask(self._session, job)
-
-    def put(self, job: str, data: bytes) -> str:
-        self._session.check_writable()
-        with self.task(job) as staged:
-            piece = staged.write_alone(data)
-            staged.sync()
-        return piece.file
 
     def publish(
         self,

@@ -72,14 +72,12 @@ class _Partition:
         self.end, self.epoch = 0, -1
 
     def load(self, found: Committed | None, topic_id: str, pages: dict[int, bytes]) -> None:
-        """Load the state from the groups' log."""
         valid = found is not None and found.topic_id == topic_id
         self.committed = (found.offset, found.leader_epoch) if found is not None and valid else None
         base = self.log.lowest_offset if self.committed is None else self.committed[0]
         self.state.load(base, pages)
 
     def has_new(self) -> bool:
-        """Return whether there are deliverable records after the frontier."""
         return self.log.position()[0] > self.state.frontier and self.state.open_count < MOST_OPEN
 
     def follow_log(self) -> None:
@@ -132,7 +130,6 @@ class Delivery:
     # --- looking, without a turn
 
     def has_work(self) -> bool:
-        """Return whether an exchange may find messages."""
         try:
             return self._looks_promising(self._known())
         except BaseException:

@@ -97,7 +97,6 @@ class StatePage:
 
     @property
     def workers(self) -> frozenset[str]:
-        """Workers with leases in this page."""
         if self._due_ms is None:
             self._compute()
         return self._workers
@@ -117,7 +116,6 @@ class StatePage:
             yield [begun, count, *last]
 
     def encode(self, topic_id: str) -> bytes:
-        """Return the value of the page's record."""
         fields = {"topic_id": topic_id, "from": self.first, "to": self.end, "open": list(self._runs())}
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -214,7 +212,6 @@ class DeliveryState:
 
     @property
     def workers(self) -> set[str]:
-        """Workers with leases."""
         return set[str]().union(*(page.workers for page in self._pages.values()))
 
     def counts(self, now_ms: int) -> tuple[int, int, int]:
@@ -289,7 +286,6 @@ class DeliveryState:
             self._pages[offset // PAGE].open[offset] = entry
 
     def put(self, offset: int, entry: Entry) -> None:
-        """Replace the entry of an open message."""
         self._page(offset).open[offset] = entry
 
     def finish_all(self, messages: Iterable[Message]) -> int:
@@ -316,7 +312,6 @@ class DeliveryState:
         return late
 
     def finish(self, offset: int) -> None:
-        """Finish a message."""
         self._page(offset).open.pop(offset, None)
 
     def is_with(self, message: Message) -> bool:
@@ -374,7 +369,6 @@ class DeliveryState:
         return changed
 
     def stored(self, changed: Mapping[int, bytes | None]) -> None:
-        """Record that these pages were written."""
         for number, value in changed.items():
             if value is None:
                 self._stored.pop(number, None)

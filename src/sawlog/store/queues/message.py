@@ -47,11 +47,9 @@ class Message:
         self._queue_id = queue_id
 
     def _settle(self) -> None:
-        """Mark the message as answered."""
         self._answered = True
 
     def _keep_until(self, until_ms: int) -> None:
-        """Extend the lease."""
         self.until_ms = until_ms
 
     @property
@@ -136,7 +134,6 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 def delayed(headers: Headers, not_before_ms: int) -> list[tuple[str, bytes | None]]:
-    """Return the headers of a message to be delivered later."""
     return [*headers, (_NOT_BEFORE, b"%d" % not_before_ms)]
 
 
@@ -146,7 +143,6 @@ def not_before_ms(record: Record) -> int:
 
 
 def is_for(record: Record, group: str) -> bool:
-    """Return whether the queue of this group delivers the record."""
     return all(value == group.encode() for name, value in record.headers if name == _GROUP)
 
 
@@ -158,7 +154,6 @@ def _number(value: bytes | None) -> int:
 
 
 def redrive_group(group: str) -> str:
-    """Return the group that commits the redrive progress of another group."""
     return f"redrive.{group}"
 
 

@@ -37,7 +37,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 from ... import background
@@ -288,7 +287,6 @@ class Queue:
             self._gave_back |= what == "free"
 
     def _check(self, message: Message) -> None:
-        """Raise unless the message belongs to this queue and is not answered."""
         self._check_open()
         if not isinstance(message, Message):
             raise InvalidConfig(f"expected a message of this queue, not {type(message).__name__}")
@@ -421,9 +419,7 @@ class Queue:
     def __enter__(self) -> Queue:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._close(quiet=kind is not None)
 
     def __del__(self) -> None:

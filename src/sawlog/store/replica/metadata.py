@@ -124,7 +124,6 @@ def changed_documents(session: StoreSession, source: DirectoryStore) -> list[Act
 
 
 def document_names(store: DirectoryStore) -> list[str]:
-    """Return the names of the documents of a store in a directory."""
     try:
         directory = store._directory.child(REGISTRY)
     except StorageError as error:
@@ -138,7 +137,6 @@ def document_names(store: DirectoryStore) -> list[str]:
 
 
 def documents_of(state: State) -> dict[str, Mapping[str, Any]]:
-    """Return the documents of a replica."""
     names = [name.partition("/")[2] for name in state.entries.names("document/")]
     return {name: state.document(name)[1] for name in names if name != COPY_OF}
 

@@ -58,7 +58,6 @@ class Points:
     # --- keeping
 
     def keep_sometimes(self) -> None:
-        """Store a point if one is due."""
         if self._since is None or self._since.elapsed_s >= EVERY_S:
             self.keep()
 
@@ -178,7 +177,6 @@ class Points:
         return State(Entries(entries), point.commits)
 
     def _oldest(self) -> str:
-        """Describe the oldest known moment."""
         found: list[tuple[int, int]] = [(point.time_ms, point.commits) for point in self.listed()]
         for base in self._bases():
             commit = read_commit(self._session.bucket, commit_key(base.number))
@@ -191,5 +189,4 @@ class Points:
 
 
 def shown(time_ms: int) -> str:
-    """Format a time in UTC."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -69,7 +69,6 @@ class Progress:
 
     @property
     def lag(self) -> Lag:
-        """Lag of all topics together."""
         all_ = self.lags.values()
         return Lag(
             "all topics",
@@ -148,7 +147,6 @@ class Replicator(Closing):
         self._address = ReplicaAddress(url, public_options(options or {}))
 
     def close(self) -> None:
-        """Close both stores."""
         try:
             self._source.close()
         finally:
@@ -193,7 +191,6 @@ class Replicator(Closing):
         return self.progress
 
     def _ends(self) -> dict[TopicPartition, int]:
-        """Return the current ends of the source's partitions."""
         offsets = [(each.name, each.offsets()) for each in self._topics]
         return {(name, number): each.next for name, found in offsets for number, each in found.items()}
 
@@ -294,7 +291,6 @@ class Replicator(Closing):
     # --- partitions
 
     def lags(self) -> dict[str, Lag]:
-        """Return the current lag by topic."""
         found = {topic.name: Lag(topic.name, 0, 0, 0.0) for topic in self._topics}
         for topic in self._topics:
             for number in range(topic.partitions):
@@ -389,7 +385,6 @@ class Replicator(Closing):
 
 
 def _lag(log: Log, place: ReplicaPartition) -> Lag:
-    """Return the lag of a partition."""
     end, lowest = log.visible_offset, log.lowest_offset
     records = end - max(place.end, lowest)
     if records <= 0:

@@ -92,7 +92,6 @@ class Restorer(Closing):
     # --- point in time
 
     def _moment(self) -> State | None:
-        """Return the state at the requested point in time; None for now."""
         points = Points(self._session)
         if self._at_commit is not None:
             return points.at(self._at_commit)

@@ -153,12 +153,10 @@ def _of(place: ReplicaPartition, do: str, **fields: object) -> Action:
 
 
 def advance(place: ReplicaPartition, offset: int) -> Action:
-    """Return the action that sets the first offset of an empty partition."""
     return _of(place, "advance", offset=offset)
 
 
 def move_start(place: ReplicaPartition, offset: int) -> Action:
-    """Return the action that drops the records below an offset."""
     return _of(place, "move start", offset=offset)
 
 
@@ -195,12 +193,10 @@ class Batches(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """First offset."""
         return int(self.rows[0, BASE])
 
     @property
     def next_offset(self) -> int:
-        """The first offset after the batches."""
         return int(self.rows[-1, LAST]) + 1
 
     def epochs(self) -> Iterator[tuple[int, Batches]]:
@@ -219,7 +215,6 @@ class Batches(NamedTuple):
 
 
 def checked(data: bytes | bytearray | memoryview) -> Batches:
-    """Return batches after verifying their structure and checksums."""
     view = memoryview(data)
     return Batches(view, checked_rows(view))
 

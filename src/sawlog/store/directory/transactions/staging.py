@@ -122,13 +122,6 @@ class Staging(JobStaging):
 
     # --- for the process that publishes
 
-    def put(self, job: str, data: bytes) -> str:
-        self._check_writable()
-        with self.task(job) as staged:
-            piece = staged.write(data)
-            staged.sync()
-        return piece.file
-
     def publish(
         self,
         job: str,

@@ -44,7 +44,6 @@ Outcome = Mapping[str, Any]
 
 
 def apply_once(state: MutableState, action: Action) -> None:
-    """Reject the request if this name and number are stored already."""
     last = state.last_of(action["name"])
     if last is not None and action["sequence"] <= last[0]:
         raise Rejected("Done", f"number {action['sequence']} of {action['name']} is stored")
@@ -67,7 +66,6 @@ def change_document(state: MutableState, action: Action) -> int:
 
 
 def expect_document(state: MutableState, action: Action) -> None:
-    """Reject the request if a document has changed."""
     version, _ = state.document(action["name"])
     if version != action["version"]:
         raise Rejected("Changed", f"the document {action['name']} has version {version}")

@@ -121,7 +121,6 @@ class Commit:
     inline: bytes = b""
 
     def encode(self) -> bytes:
-        """Return the content of the object."""
         text = canonical(
             {
                 "nonce": [self.nonce.writer, self.nonce.sequence],
@@ -161,14 +160,12 @@ class Tombstone:
     nonce: Nonce
 
     def encode(self) -> bytes:
-        """Return the content of the object."""
         data = sealed(TOMBSTONE, canonical({"nonce": [self.nonce.writer, self.nonce.sequence]}))
         assert len(data) <= TOMBSTONE_BYTES
         return data
 
 
 def is_tombstone(data: bytes) -> bool:
-    """Return whether an object under a commit's key is a tombstone."""
     return data.startswith(TOMBSTONE)
 
 
@@ -341,7 +338,6 @@ class BatchDescription:
 
 
 def described(rows: Rows, extent_bytes: int = EXTENT_BYTES) -> BatchDescription:
-    """Describe batches for a commit."""
     extents: list[list[Any]] = []
     producers: list[list[int]] = []
     transactions: list[list[int]] = []
@@ -369,7 +365,6 @@ def described(rows: Rows, extent_bytes: int = EXTENT_BYTES) -> BatchDescription:
 
 
 def _transaction_kind(row: Any) -> int:
-    """Return the role of a batch in its transaction."""
     if not row[ATTRIBUTES] & CONTROL_BIT:
         return RECORDS
     return MARKED_COMMIT if row[MARKER] & MARKER_MASK == COMMIT_MARKER else MARKED_ABORT
@@ -388,7 +383,6 @@ def content_digest(rows: Rows) -> str:
 
 
 def append_action(topic: str, partition: int, key: str, about: BatchDescription, expect: int | None) -> dict[str, Any]:
-    """Return the action that places batches."""
     action: dict[str, Any] = {
         "do": "append",
         "topic": topic,

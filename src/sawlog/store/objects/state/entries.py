@@ -67,7 +67,6 @@ class Entries:
 
     @property
     def digest(self) -> str:
-        """The digest: equal for equal entries."""
         if self._pending:
             added = sum(_hash(name, text) for name, text in self._pending.items())
             self._sum = (self._sum + added) % _MODULUS
@@ -107,7 +106,6 @@ class Entries:
         self._pending[name] = text
 
     def drop(self, name: str) -> None:
-        """Remove an entry, if it exists."""
         if name not in self._all:
             return
         if name in self._pending:
@@ -199,7 +197,6 @@ class MutableState:
 
     @property
     def digest(self) -> str:
-        """The digest: equal for equal states."""
         return self.entries.digest
 
     def topics(self) -> list[str]:
@@ -232,7 +229,6 @@ class MutableState:
         return self._bases.get((topic, partition), ())
 
     def extent(self, topic: str, partition: int, base: int) -> Extent:
-        """Return the extent that starts at `base`."""
         key, position, size, end, newest, digest = self.entries.get(entry_name(topic, partition, base))
         epoch = epoch_of(self.entries.get(f"epochs/{topic}/{partition}", ()), base)
         return Extent(base, int(end), str(key), int(position), int(size), int(newest), str(digest), epoch)
@@ -278,12 +274,10 @@ class MutableState:
         return {self.entries.get(name)[0] for name in self.entries.of_kind("extent")}
 
     def snapshots(self) -> dict[str, Mapping[str, Any]]:
-        """Return the entries of all snapshots, by name."""
         names = self.entries.names("snapshot/")
         return {unquote(name.partition("/")[2]): self.entries.get(name) for name in names}
 
     def groups(self) -> list[str]:
-        """Return the names of all groups, sorted."""
         return sorted(unquote(name.partition("/")[2]) for name in self.entries.names("group/"))
 
     def group(self, name: str) -> list[str] | None:
@@ -307,7 +301,6 @@ class MutableState:
         return int(version), fields
 
     def clean(self, topic: str, partition: int) -> CompactionState:
-        """Return the state of compaction of a partition."""
         rounds, tombstones, dropped = self.entries.get(f"clean/{topic}/{partition}", ([], 0, 0))
         return CompactionState([(int(offset), int(when)) for offset, when in rounds], int(tombstones), int(dropped))
 
@@ -373,7 +366,6 @@ class MutableState:
         self.entries.put(name, value)
 
     def drop(self, name: str) -> None:
-        """Remove an entry."""
         before = self.entries.held(name)
         if before is not None:
             self._undo.append(lambda: self.entries.put(name, before))
@@ -387,14 +379,12 @@ class MutableState:
             self.drop(name)
 
     def add_extent(self, topic: str, partition: int, extent: Extent) -> None:
-        """Add an extent."""
         bases = self._bases.setdefault((topic, partition), [])
         insort(bases, extent.base_offset)
         self._undo.append(lambda: bases.remove(extent.base_offset))
         self.put(entry_name(topic, partition, extent.base_offset), entry_text(extent))
 
     def drop_extent(self, topic: str, partition: int, base: int) -> None:
-        """Remove the extent that starts at `base`."""
         bases = self._bases[topic, partition]
         del bases[bisect_left(bases, base)]
         self._undo.append(lambda: insort(bases, base))
@@ -407,14 +397,12 @@ class MutableState:
         self.put(f"end/{to}/{partition}", list(self.ends(topic, partition)))
 
     def drop_partition(self, topic: str, partition: int) -> None:
-        """Remove the extents and the offsets of a partition."""
         for base in list(self.bases(topic, partition)):
             self.drop_extent(topic, partition, base)
         self.drop(f"end/{topic}/{partition}")
 
 
 def entry_name(topic: str, partition: int, base: int) -> str:
-    """Return the name of an extent's entry, by topic id."""
     return f"extent/{topic}/{partition}/{base:020}"
 
 
@@ -431,7 +419,6 @@ def is_in_snapshot(topic_id: str) -> bool:
 
 
 def quoted(name: str) -> str:
-    """Quote a name for use in the name of an entry."""
     return quote(name, safe="")
 
 

@@ -58,7 +58,6 @@ def commit_offsets(state: MutableState, action: Action) -> None:
 
 
 def delete_group(state: MutableState, action: Action) -> None:
-    """Delete a group that has no members."""
     group = quoted(action["group"])
     if state.entries.get(f"group/{group}") is None:
         raise Rejected("GroupNotFound", f"no group {action['group']!r}")
@@ -136,7 +135,6 @@ def join_group(state: MutableState, action: Action) -> None:
 
 
 def beat_member(state: MutableState, action: Action) -> int:
-    """Record a heartbeat and return its number."""
     found = _member(state, action)
     count = int(found["beat"]) + 1
     state.put(
@@ -284,7 +282,6 @@ def register_broker(state: MutableState, action: Action) -> int:
 
 
 def beat_broker(state: MutableState, action: Action) -> int:
-    """Record a heartbeat and return its number."""
     found = _broker(state, action)
     state.put(f"broker/{action['id']}", {**found, "beat": found["beat"] + 1})
     return int(found["beat"] + 1)

@@ -60,7 +60,6 @@ _OF_TOPICS = (
 
 
 def add_topic(state: MutableState, name: str, made: Mapping[str, Any]) -> None:
-    """Add a topic; reject if its name is taken."""
     if state.topic(name) is not None:
         raise Rejected("TopicExists", f"topic {name} already exists")
     folded = name.lower()
@@ -280,12 +279,10 @@ def made_extent(base: int, key: str, position: int, size: int, count: int, newes
 
 
 def id_in_snapshot(topic_id: str, snapshot: str) -> str:
-    """Return the id of a topic in a snapshot."""
     return f"{topic_id}{MARK}{quoted(snapshot)}"
 
 
 def _snapshot(state: MutableState, name: str) -> Mapping[str, Any]:
-    """Return a snapshot; reject if it does not exist."""
     entry: Mapping[str, Any] | None = state.entries.get(f"snapshot/{quoted(name)}")
     if entry is None:
         raise Rejected("SnapshotNotFound", f"no snapshot {name}")
@@ -293,7 +290,6 @@ def _snapshot(state: MutableState, name: str) -> Mapping[str, Any]:
 
 
 def take_snapshot(state: MutableState, action: Action) -> None:
-    """Take a snapshot of some topics, or of all."""
     name, wanted = action["name"], action["topics"]
     if state.entries.get(f"snapshot/{quoted(name)}") is not None:
         raise Rejected("SnapshotExists", f"snapshot {name} already exists")
@@ -308,7 +304,6 @@ def take_snapshot(state: MutableState, action: Action) -> None:
 
 
 def drop_snapshot(state: MutableState, action: Action) -> None:
-    """Drop a snapshot."""
     entry = _snapshot(state, action["name"])
     for topic in entry["topics"].values():
         kept = id_in_snapshot(topic["id"], action["name"])
