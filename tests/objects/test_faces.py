@@ -585,7 +585,7 @@ def test_a_consumer_continues_once_the_bucket_answers_again(
 def test_an_idle_consumer_polls_about_once_a_second(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     objects.create_topic("orders", partitions=4)
     with objects.consumer("g", ["orders"]) as consumer:
-        _wait(lambda: objects._session._calm_s >= 0.8 or consumer.poll(0.1) != [])
+        _wait(lambda: objects._session._shared.pause_s >= 0.8 or consumer.poll(0.1) != [])
         counting = _Counting(monkeypatch)
         assert consumer.poll(1.2) == []
         assert counting.count <= 3

@@ -118,13 +118,13 @@ class ObjectMembership(GroupMembership):
         return self.is_current
 
     def _members(self) -> dict[str, Member]:
-        return self._session.look(lambda state: members_of(state, self._options.group), calm=True)
+        return self._session.patient.look(lambda state: members_of(state, self._options.group))
 
     def view(self, owners: Mapping[TopicPartition, str] | None = None) -> GroupView:
         found = self._members()
         self._silence.watch(found)
         silent = frozenset(id for id, each in found.items() if self._silence.is_silent(each))
-        read = self._session.look(lambda state: owners_of(state, self._options.group), calm=True)
+        read = self._session.patient.look(lambda state: owners_of(state, self._options.group))
         return GroupView({id: each.topics for id, each in found.items()}, silent, read)
 
     def fence_silent(self) -> None:
@@ -255,10 +255,10 @@ class ObjectDeliveries(DeliveryStates):
         self._workers = workers
 
     def of(self, group: str) -> dict[TopicPartition, Committed]:
-        return self._session.look(lambda state: committed_of(state, group), calm=True)
+        return self._session.patient.look(lambda state: committed_of(state, group))
 
     def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
-        return self._session.look(lambda state: pages_of(state, group), calm=True)
+        return self._session.patient.look(lambda state: pages_of(state, group))
 
     @contextmanager
     def turn(self) -> Iterator[ObjectExchange]:

@@ -50,7 +50,6 @@ class ObjectPartition(Partition):
         number: int,
         config: LogConfig,
         *,
-        calm: bool = False,
         cached: bool = True,
     ) -> None:
         self._session = session
@@ -58,24 +57,21 @@ class ObjectPartition(Partition):
         self._id = topic_id
         self._number = number
         self._config = config
-        #: True if the caller polls: an idle store is then polled about once a second.
-        self._calm = calm
         #: True if records may come from the local cache or from memory.
         self._cached = cached
         self._reader = session.extents if cached else session.uncached
 
     def _patient(self) -> ObjectPartition:
         """Return this partition for a caller that polls: an idle store is polled about once a second."""
-        return self._variant(calm=True, cached=self._cached)
+        return self._variant(self._session.patient, cached=self._cached)
 
     def _uncached(self) -> ObjectPartition:
         """Return this partition without caches: every record is read from the bucket. For callers that delete or
         acknowledge something because the bucket has it."""
-        return self._variant(calm=self._calm, cached=False)
+        return self._variant(self._session, cached=False)
 
-    def _variant(self, *, calm: bool, cached: bool) -> ObjectPartition:
-        where = self._topic, self._id, self._number
-        return ObjectPartition(self._session, *where, self.config, calm=calm, cached=cached)
+    def _variant(self, session: StoreSession, *, cached: bool) -> ObjectPartition:
+        return ObjectPartition(session, self._topic, self._id, self._number, self.config, cached=cached)
 
     # --- properties
 
@@ -120,7 +116,7 @@ class ObjectPartition(Partition):
         return self._session.is_closed
 
     def _look(self, read: Callable[[State], _T]) -> _T:
-        return self._session.look(read, calm=self._calm)
+        return self._session.look(read)
 
     def _ends(self) -> tuple[int, int]:
         return self._look(lambda state: state.ends(self._id, self._number))
@@ -175,7 +171,7 @@ class ObjectPartition(Partition):
         def look(state: State) -> tuple[list[tuple[int, int]], int]:
             return state.epochs(self._id, self._number), state.ends(self._id, self._number)[1]
 
-        epochs, end = self._session.look(look, calm=self._calm)
+        epochs, end = self._session.look(look)
         return epoch_end(epochs, leader_epoch, end)
 
     def offset_at(self, timestamp: int | datetime) -> int:
@@ -232,7 +228,7 @@ class ObjectPartition(Partition):
         def look(state: State) -> tuple[int, int, int, list[Extent]]:
             return self._page_extents(state, start, max_bytes, committed=committed)
 
-        lowest, end, stable, extents = self._session.look(look, fresh=fresh, calm=self._calm)
+        lowest, end, stable, extents = self._session.look(look, fresh=fresh)
         if not lowest <= start <= end:
             lowest, end, stable, extents = self._session.look(look, fresh=True)
         if not lowest <= start <= end:

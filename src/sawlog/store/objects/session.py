@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, suppress
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,7 +51,7 @@ LOOK_S = 0.05
 #: Interval at which callers that wait for the lock check for a fresh state.
 _WAIT_S = 0.02
 #: Maximum polling interval of callers that poll, while there is nothing new.
-CALM_S = 1.0
+PATIENT_S = 1.0
 #: Time for which a commit waits for the callers that shared the last one.
 _MOMENT_S = 0.005
 #: Maximum size of the batches in one commit.
@@ -59,6 +60,15 @@ INLINE_BYTES = 8 << 20
 INLINE_BATCH_BYTES = 1 << 20
 #: Interval between polls of the notifier, from busy to idle.
 _SHORTEST_S, _LONGEST_S = 0.05, 0.25
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What a session and its `patient` variant share."""
+
+    closed: bool = False
+    #: Current polling interval of callers that poll.
+    pause_s: float = LOOK_S
 
 
 class StoreSession:
@@ -92,11 +102,19 @@ class StoreSession:
         #: Notifies watchers of new commits.
         self.notifier = CommitNotifier(self.poll)
         self._committer = Committer(self._journal, self._lock, linger_s=linger_s, on_commit=self.notifier.tell)
-        #: Current polling interval of callers that poll.
-        self._calm_s = LOOK_S
+        #: True if the caller polls: see `patient`.
+        self._is_patient = False
+        self._shared = _Shared()
         #: Writers and consumers, which are closed with the store.
         self._kept: weakref.WeakSet[Writer | TopicWriter | Consumer | Queue] = weakref.WeakSet()
-        self._closed = False
+
+    @property
+    def patient(self) -> StoreSession:
+        """This session for a caller that polls: the state is up to a second old, and the bucket is polled less and less
+        often while it is idle."""
+        made = copy(self)
+        made._is_patient = True
+        return made
 
     def keep(self, thing: Writer | TopicWriter | Consumer | Queue) -> None:
         """Close an object with the store, if it still exists then."""
@@ -104,7 +122,7 @@ class StoreSession:
 
     def close(self) -> None:
         """Close the registered objects and commit the queued requests. A forked child leaves that to its parent."""
-        if not self._closed and self._process == this_process():
+        if not self.is_closed and self._process == this_process():
             with ExitStack() as last:  # close each of them, whatever the others raise
                 last.callback(self._end)
                 for thing in list(self._kept):
@@ -112,7 +130,7 @@ class StoreSession:
         self._end()
 
     def _end(self) -> None:
-        self._closed = True
+        self._shared.closed = True
         self.notifier.close()
         for reader in (self.extents, self.maintenance, self.uncached):
             reader.close()
@@ -122,7 +140,7 @@ class StoreSession:
     def check_open(self) -> None:
         """Raise if the store is closed or belongs to the parent process: two processes must not commit with the same
         nonces."""
-        if self._closed:
+        if self.is_closed:
             raise LogClosed(f"the store {self.bucket.url} is closed")
         if self._process != this_process():
             raise LogClosed(f"the store {self.bucket.url} was opened by the parent process; open it in this one")
@@ -134,14 +152,14 @@ class StoreSession:
 
     @property
     def is_closed(self) -> bool:
-        return self._closed
+        return self._shared.closed
 
-    def look(self, read: Callable[[State], _T], *, fresh: bool = False, calm: bool = False) -> _T:
-        """Read from the state as of at most 50 ms and one typical round trip ago, or with `fresh` as of now. A caller
-        that polls passes `calm`: the state is then up to a second old, and the bucket is polled less and less often
-        while it is idle."""
+    def look(self, read: Callable[[State], _T], *, fresh: bool = False) -> _T:
+        """Read from the state as of at most 50 ms and one typical round trip ago, or with `fresh` as of now. If this
+        session is `patient`, the state may be older."""
         self.check_open()
-        enough_s = 0.0 if fresh else (self._calm_s if calm else LOOK_S) + self._journal.round_trip_s
+        pause_s = self._shared.pause_s if self._is_patient else LOOK_S
+        enough_s = 0.0 if fresh else pause_s + self._journal.round_trip_s
         oldest_s = self._clocks.now_s()[0] - enough_s
         while not self._lock.acquire(timeout=_WAIT_S):
             # A commit that loses races holds the lock for seconds, and refreshes the state repeatedly.
@@ -152,14 +170,14 @@ class StoreSession:
             before = self._journal.state.number
             if self._refresh(oldest_s):
                 is_idle = self._journal.state.number == before
-                self._calm_s = min(self._calm_s * 2, CALM_S) if is_idle and calm else LOOK_S
+                self._shared.pause_s = min(pause_s * 2, PATIENT_S) if is_idle and self._is_patient else LOOK_S
             return read(self._journal.state)
         finally:
             self._lock.release()
 
-    def find(self, read: Callable[[State], _T | None], *, calm: bool = False) -> _T | None:
+    def find(self, read: Callable[[State], _T | None]) -> _T | None:
         """Read from the state; from a fresh one if nothing is found."""
-        found = self.look(read, calm=calm)
+        found = self.look(read)
         return self.look(read, fresh=True) if found is None else found
 
     def peek(self, read: Callable[[State], _T]) -> _T:
@@ -197,7 +215,7 @@ class StoreSession:
 
     def glance(self, read: Callable[[State], _T]) -> _T | None:
         """Read from the last folded state; None if the store is closed or nothing is known."""
-        return None if self._closed or self._journal.proved_s is None else self.peek(read)
+        return None if self.is_closed or self._journal.proved_s is None else self.peek(read)
 
     def check_end(self) -> None:
         """Raise `CorruptData` if a commit is missing before others."""

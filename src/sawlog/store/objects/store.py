@@ -73,8 +73,6 @@ class ObjectStore(base.Store):
         self._session = session
         self._id = store_id
         self._maintainer = Maintainer(session)
-        #: True if the caller polls: an idle store is then polled about once a second.
-        self._calm = False
         #: Topics for the appends of transactions, by name.
         self._written: dict[str, ObjectTopic] = {}
 
@@ -177,9 +175,7 @@ class ObjectStore(base.Store):
     _session_timeout_ms = 45_000
 
     def _patient(self) -> ObjectStore:
-        made = ObjectStore(self._session, self._id)
-        made._calm = True
-        return made
+        return ObjectStore(self._session.patient, self._id)
 
     @property
     def path(self) -> str:
@@ -206,10 +202,10 @@ class ObjectStore(base.Store):
             if entry is None:
                 raise TopicNotFound(f"no topic {name!r} in snapshot {str(at)!r} of {self.path}")
             return ObjectTopic(self._session, name, id_in_snapshot(entry["id"], str(at)), at=str(at))
-        found = self._session.find(lambda state: state.topic(name), calm=self._calm)
+        found = self._session.find(lambda state: state.topic(name))
         if found is None:
             raise TopicNotFound(no_topic(name, self.path, self.topics()))
-        return ObjectTopic(self._session, name, found["id"], self, tend=self._maintainer.run, calm=self._calm)
+        return ObjectTopic(self._session, name, found["id"], self, tend=self._maintainer.run)
 
     def _slice_reader(self, topic: str, topic_id: str, partition: int) -> ObjectSliceReader:
         """Return a reader for slices, which sends no request until it is used."""

@@ -59,7 +59,6 @@ class ObjectTopic(base.Topic):
         store: base.Store | None = None,
         *,
         tend: Callable[[str], list[MaintenanceReport]] | None = None,
-        calm: bool = False,
         at: str | None = None,
     ) -> None:
         self._session = session
@@ -70,14 +69,12 @@ class ObjectTopic(base.Topic):
         self._store = store
         #: Runs maintenance for a topic.
         self._tend = tend
-        #: True if the caller polls, so that a slightly stale state is good enough.
-        self._calm = calm
         self._layout: _TopicLayout | None = None
 
     def _entry(self) -> Mapping[str, Any]:
         if self._at is not None:
             return self._in_snapshot(self._at)
-        return self._existing(self._session.look(lambda state: state.topic(self._name), calm=self._calm))
+        return self._existing(self._session.look(lambda state: state.topic(self._name)))
 
     def _existing(self, found: Mapping[str, Any] | None) -> Mapping[str, Any]:
         if found is None or found["id"] != self._id:
@@ -180,7 +177,7 @@ class ObjectTopic(base.Topic):
     def partition(self, number: int) -> ObjectPartition:
         layout = self._layout_of(self._entry())
         layout.check_number(number)
-        return ObjectPartition(self._session, self._name, self._id, number, layout.config, calm=self._calm)
+        return ObjectPartition(self._session, self._name, self._id, number, layout.config)
 
     # --- writing
 
