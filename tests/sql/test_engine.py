@@ -35,6 +35,43 @@ def test_a_field_without_a_schema_names_the_setting(store: Store, query: str) ->
         store.sql(query.replace("orders", "plain"))
 
 
+@for_each(
+    "query",
+    [
+        "select value->>'id' from orders",
+        "select json_extract_string(o.value, '$.id') from orders o join orders p using (partition, \"offset\")",
+        "select count(*) from orders where VALUE->>'$.id' = '1'",
+        "select (select json(value) from Orders limit 1)",
+        "select 1 union all from orders select value->>'id'",
+        "select key->>'id' from orders",
+    ],
+)
+def test_json_functions_over_bytes_are_refused_instead_of_finding_nothing(shared: Store, query: str) -> None:
+    with pytest.raises(QueryFailed, match=r"find nothing in \S+, which is bytes: write decode\("):
+        shared.sql(query)
+
+
+@for_each(
+    "query",
+    [
+        "select decode(value)->>'id' from orders",
+        "select value->>'id' from (select decode(value) as value from orders)",
+        "with plain as (select decode(value) as value from orders) select p.value->>'id' from plain p",
+        "with orders as (select '{\"id\": 1}' as value) select value->>'id' from orders",
+        "select json_object('key', key) from orders",
+    ],
+)
+def test_json_functions_over_text_find_their_fields(shared: Store, query: str) -> None:
+    found = values(shared.sql(query))
+    assert found
+    assert all(row[0] for row in found)
+
+
+def test_json_functions_work_on_values_with_a_schema(shared: Store) -> None:
+    found = shared.sql("select sum((value->>'id')::int) from orders", schemas={"orders": SCHEMA})
+    assert values(found) == [(sum(range(COUNT)),)]
+
+
 def test_a_field_given_as_a_column_is_suggested_as_a_field(store: Store) -> None:
     store.create_topic("plain")
     with pytest.raises(QueryFailed, match=r"a field of the value is value\.amount"):

@@ -32,6 +32,7 @@ from ..store.names import no_topic
 from . import statistics
 from .dataset import COLUMNS, TopicDataset, Wanted, dataset_of, schema_of, table_schema
 from .history import HistoryFile, HistoryReader, quoted
+from .json_calls import json_of_bytes
 
 if TYPE_CHECKING:
     import duckdb
@@ -92,10 +93,10 @@ _SHOW = re.compile(r"\s*(show|from\s+information_schema|from\s+duckdb_)", re.IGN
 _LOG = "{} (log)"
 _STATISTICS = "(statistics)"
 _QUOTES = '; a topic whose name has dots or dashes needs quotes: from "orders.v1"'
-_NO_SCHEMA = (
-    "; the values of a topic without a schema are bytes: declare one with the topic's setting sawlog.schema, or for "
-    "this query with schemas= (on the command line --schema)"
-)
+_DECLARE = "with the topic's setting sawlog.schema, or for this query with schemas= (on the command line --schema)"
+_NO_SCHEMA = f"; the values of a topic without a schema are bytes: declare one {_DECLARE}"
+#: Matches queries that may use JSON functions.
+_JSON = re.compile(r"->|json", re.IGNORECASE)
 #: DuckDB's messages for a field of a value that is bytes, and for a column that does not exist.
 _NO_FIELD = re.compile(r'Cannot extract field .* from expression "value"|array_extract\(BLOB')
 _NO_COLUMN = re.compile(r'Referenced column "([^"]+)" not found')
@@ -186,6 +187,8 @@ class _Session:
         text = self._checked(text)
         mentioned = self._mentioned(text)
         datasets = {name: self._taken(name) for name in mentioned}
+        if _JSON.search(text):
+            _refuse_json_of_bytes(text, datasets)
         if _SHOW.match(text):
             for name in self._store.topics():
                 if name not in datasets:
@@ -309,6 +312,18 @@ class _Session:
             return None
         self._register(_STATISTICS, statistics.table(dataset.snapshot, dataset.past, with_oldest=found[1]))
         return found[0]
+
+
+def _refuse_json_of_bytes(text: str, datasets: Mapping[str, TopicDataset]) -> None:
+    """Raise `QueryFailed` for a JSON function over bytes: DuckDB would return NULL for every record."""
+    columns = {
+        name: {field.name for field in dataset.schema if pa.types.is_binary(field.type)}
+        for name, dataset in datasets.items()
+    }
+    found = json_of_bytes(text, columns, _ask)
+    if found is not None:
+        hint = f", or declare a schema {_DECLARE}" if found.lower().endswith("value") else ""
+        raise QueryFailed(f"JSON functions find nothing in {found}, which is bytes: write decode({found}){hint}")
 
 
 @lru_cache(maxsize=128)
