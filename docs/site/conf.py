@@ -20,6 +20,7 @@ root_doc = "index"
 
 extensions = ["myst_parser", "links"]
 myst_enable_extensions = ["colon_fence"]
+highlight_language = "text"  # a block without a language is a shell command or its output
 myst_heading_anchors = 4  # a link to #a-heading works as it does where the Markdown itself is shown
 
 html_theme = "furo"

@@ -66,6 +66,13 @@ EXPLANATION = (
     "benchmarks/README.md",
 )
 PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+#: What each part is for. Its page lists all pages of the part.
+PARTS = {
+    "Tutorials": "Learn by doing: short pages with programs to run, one after the other.",
+    "How-to guides": "Get one thing done: install, run jobs, publish, test, back up, tune.",
+    "Reference": "Look it up: commands, classes, options, formats and limits.",
+    "Explanation": "Understand: how a log works, what is guaranteed, and what was measured.",
+}
 #: The cards of the front page: a task, the page for it, and what the reader gets there.
 CARDS = (
     ("Write and read records", "docs/guide/first-log.md", "Offsets, reading, waiting: ten minutes with one log."),
@@ -109,6 +116,9 @@ def lay_out(target: Path) -> None:
         _write(target / document, _LINK.sub(partial(_resolved, document, target), text))
     _write(target / DECISIONS / "index.md", _decisions())
     _write(target / "index.md", _front())
+    for part, pages in _parts().items():
+        if part in PARTS:
+            _write(target / _part_file(part), _part(part, pages))
 
 
 def _resolved(document: Path, target: Path, link: re.Match[str]) -> str:
@@ -145,25 +155,50 @@ def _listing(folder: Path) -> str:
 
 
 def _front() -> str:
-    """The first page: the README's first paragraphs and picture, cards by task, and the way to everything."""
+    """The first page: the README's first paragraphs and picture, cards by task, and the four parts."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     title, *paragraphs = readme.split("\n\n")
-    lines = [title, "", "\n\n".join(paragraphs[:3]), "", "::::{container} cards"]
-    for task, page, about in CARDS:
-        lines += [":::{container} card", f"**[{task}]({page})**", "", about, ":::"]
-    lines += ["::::", ""]
-    lines += _tree("Tutorials", ["Overview <README>", *_guide(), "examples/README.md"])
-    lines += _tree("How-to guides", HOW_TO)
-    lines += _tree("Reference", REFERENCE)
-    lines += _tree("Explanation", EXPLANATION)
-    lines += _tree("Design decisions", [f"{DECISIONS}/index.md"])
-    lines += _tree("Project", PROJECT)
+    lines = [title, "", "\n\n".join(paragraphs[:3]), "", *_cards(CARDS)]
+    lines += ["## All pages", "", *_cards((part, _part_file(part), about) for part, about in PARTS.items())]
+    for part, pages in _parts().items():
+        lines += _tree(part, pages)
     return "\n".join(lines)
+
+
+def _parts() -> dict[str, list[str]]:
+    """Return the pages of each part of the navigation, in order."""
+    return {
+        "Tutorials": ["Overview <README>", *_guide(), "examples/README.md"],
+        "How-to guides": [*HOW_TO],
+        "Reference": [*REFERENCE],
+        "Explanation": [*EXPLANATION],
+        "Design decisions": [f"{DECISIONS}/index.md"],
+        "Project": [*PROJECT],
+    }
+
+
+def _part_file(part: str) -> str:
+    return f"parts/{part.lower().replace(' ', '-')}.md"
+
+
+def _part(part: str, pages: Iterable[str]) -> str:
+    """The page of a part: its pages by title. The navigation on the left, which lists them too, is hidden on a
+    phone."""
+    lines = ["---", "orphan: true", "---", "", f"# {part}", "", PARTS[part], ""]
+    lines += [f"- [](/{page})" for page in pages if not page.endswith(">")]
+    return "\n".join([*lines, ""])
+
+
+def _cards(cards: Iterable[tuple[str, str, str]]) -> list[str]:
+    lines = ["::::{container} cards"]
+    for name, page, about in cards:
+        lines += [":::{container} card", f"**[{name}]({page})**", "", about, ":::"]
+    return [*lines, "::::", ""]
 
 
 def _tree(caption: str, pages: Iterable[str]) -> list[str]:
     entries = [page.removesuffix(".md") for page in pages]
-    return ["```{toctree}", f":caption: {caption}", ":maxdepth: 1", "", *entries, "```", ""]
+    return ["```{toctree}", f":caption: {caption}", ":maxdepth: 1", ":hidden:", "", *entries, "```", ""]
 
 
 def _guide() -> Iterator[str]:
