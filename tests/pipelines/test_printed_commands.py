@@ -96,8 +96,9 @@ def test_the_readme_copies_a_topic_with_spark_once(place: Path, spark: Any) -> N
     [block] = re.findall(
         r"^```python\n(import sawlog\.spark.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
     )
+    shared = block.replace("spark.stop()\n", "")  # other tests use the session, too
     for _ in range(2):
-        exec(re.sub('"(data|checkpoint)"', f'"{place}/\\1"', block), {})
+        exec(re.sub('"(data|checkpoint)"', f'"{place}/\\1"', shared), {})
         with DirectoryStore.open("data", "r") as store:
             assert len(list(store["copy"].scan())) == 20
 
