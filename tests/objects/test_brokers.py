@@ -26,8 +26,7 @@ from sawlog.broker.config import Address
 from sawlog.broker.membership import ClusterMembership, Kind, weight
 from sawlog.broker.remote import connect
 from sawlog.broker.security.acls import Binding, Operation, Resource
-from sawlog.broker.security.credentials import StoredUsers
-from sawlog.broker.security.credentials import MECHANISMS, MIN_ITERATIONS, Salted
+from sawlog.broker.security.credentials import MECHANISMS, MIN_ITERATIONS, Salted, StoredUsers
 from sawlog.clock import now_ms
 from sawlog.config import Isolation, LogConfig
 from sawlog.errors import (
