@@ -173,7 +173,8 @@ class HistoryReader:
             self._check_values()
 
         def finished(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-            made = finish(self._shaped(batch, wanted), None)
+            columns = [self._column(batch, name) for name in wanted]
+            made = finish(pa.RecordBatch.from_arrays(columns, names=wanted), None)
             return [] if made is None or not made.num_rows else [made]
 
         with ExitStack() as last:
@@ -234,9 +235,6 @@ class HistoryReader:
             below = [(number == each) & (at < end) for each, end in self.history.ends.items()]
             parts.append(reduce(pc.Expression.__or__, below, pc.scalar(False)))
         return reduce(pc.Expression.__and__, parts) if parts else None
-
-    def _shaped(self, batch: pa.RecordBatch, wanted: Sequence[str]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([self._column(batch, name) for name in wanted], names=list(wanted))
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         if name in batch.schema.names:

@@ -158,15 +158,11 @@ def scan(
         yield from map_in_order(read, pieces, last)
 
 
-def most_threads() -> int:
-    return min(int(pa.cpu_count()), _MOST_THREADS)
-
-
 def map_in_order(
     read: Callable[[Part], list[pa.RecordBatch]], pieces: Iterator[Part], last: ExitStack
 ) -> Iterator[pa.RecordBatch]:
     """Apply `read` to each part in threads, and yield the results in order. The threads end with `last`."""
-    threads = most_threads()
+    threads = min(int(pa.cpu_count()), _MOST_THREADS)
     first = next(pieces, None)
     if first is None:
         return

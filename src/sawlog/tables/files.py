@@ -20,6 +20,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -142,16 +143,12 @@ def write_together(paths: Sequence[str | Path], made: Path, schema: pa.Schema | 
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(_READ_ROWS):
                     waiting.append(_fitted(batch, found))
-                    if _is_enough(waiting):
+                    rows, size_bytes = (sum(map(attrgetter(name), waiting)) for name in ("num_rows", "nbytes"))
+                    if rows >= _GROUP_ROWS or size_bytes >= _GROUP_BYTES:
                         writer.write_table(pa.Table.from_batches(waiting), row_group_size=_GROUP_ROWS)
                         waiting = []
         if waiting:
             writer.write_table(pa.Table.from_batches(waiting), row_group_size=_GROUP_ROWS)
-
-
-def _is_enough(waiting: Sequence[pa.RecordBatch]) -> bool:
-    rows, size_bytes = sum(each.num_rows for each in waiting), sum(each.nbytes for each in waiting)
-    return bool(rows >= _GROUP_ROWS or size_bytes >= _GROUP_BYTES)
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -226,24 +226,22 @@ _CLIENT = frozenset(
 )
 _RETRIES = frozenset({"max_retries", "retry_timeout"})
 #: Backend options without their prefix, as people write them.
-_STORAGE = frozenset(
+_ADDRESSING = frozenset(
     {
-        *("endpoint", "endpoint_url", "region", "default_region"),
-        *("access_key_id", "secret_access_key", "session_token", "token", "skip_signature"),
+        *("endpoint", "endpoint_url", "region", "default_region", "skip_signature", "account_name"),
         *("virtual_hosted_style_request", "unsigned_payload", "checksum_algorithm", "s3_express", "request_payer"),
+    }
+)
+_CREDENTIALS = frozenset(
+    {
+        *("access_key_id", "secret_access_key", "session_token", "token"),
         *("service_account", "service_account_path", "service_account_key", "application_credentials"),
-        *("account_name", "account_key", "client_id", "client_secret", "tenant_id", "sas_key", "sas_token"),
+        *("account_key", "client_id", "client_secret", "tenant_id", "sas_key", "sas_token"),
     }
 )
 _PREFIXES = ("aws_", "google_", "azure_")
 #: Options that may be written to a file: none of them identifies the caller.
-_PUBLIC = (
-    (_CLIENT - {"proxy_url", "user_agent"})
-    | _RETRIES
-    | {"endpoint", "endpoint_url", "region", "default_region", "skip_signature", "account_name"}
-    | {"virtual_hosted_style_request", "unsigned_payload", "checksum_algorithm", "s3_express", "request_payer"}
-    | {"cache_bytes", "cache_path"}
-)
+_PUBLIC = (_CLIENT - {"proxy_url", "user_agent"}) | _RETRIES | _ADDRESSING | {"cache_bytes", "cache_path"}
 #: Options of `ObjectStore.open` itself.
 _OWN = frozenset({"cache_bytes", "cache_path", "linger_ms"})
 _TIMEOUT, _CONNECT_TIMEOUT, _RETRY_TIMEOUT = "30s", "5s", "60s"
@@ -280,7 +278,7 @@ def is_missing(url: str) -> bool:
 
 
 def is_option(name: str) -> bool:
-    return name in _CLIENT | _RETRIES | _STORAGE | _OWN or name.startswith(_PREFIXES)
+    return name in _CLIENT | _RETRIES | _ADDRESSING | _CREDENTIALS | _OWN or name.startswith(_PREFIXES)
 
 
 def public_options(options: Mapping[str, str]) -> dict[str, str]:

@@ -138,7 +138,8 @@ class Collector:
         assert max(view.last.commits, behind) <= number
         self._remove_garbage(report, view, referenced)
         low = self._empty_commits(report, view, behind, referenced)
-        self._note(view, Note(number, behind, low))
+        if (note := Note(number, behind, low)) != view.last:
+            self._bucket.put(note.key, b"")
         self._delete_commits(report, view, referenced)
         self._collect_uploads(report, view)
         if report:
@@ -157,11 +158,9 @@ class Collector:
             self._bucket.put(_NOTHING.key, b"")
         done, last = min(notes, default=_NOTHING), max(notes, default=_NOTHING)
         aged = max((note for note, time_s in notes.items() if time_s <= old_s), default=_NOTHING)
-        return _View(now_s, done, aged, last, self._condemned(), times.get(_SWEPT, 0.0) <= old_s)
-
-    def _note(self, view: _View, note: Note) -> None:
-        if note != view.last:
-            self._bucket.put(note.key, b"")
+        lists = [entry.key for entry in self._bucket.list(GARBAGE)]
+        condemned = {key for each in lists for key in read_garbage(self._bucket, each)}
+        return _View(now_s, done, aged, last, condemned, times.get(_SWEPT, 0.0) <= old_s)
 
     # --- checkpoints and commits
 
@@ -261,9 +260,6 @@ class Collector:
         return any(at < max(floor, before) for at in unneeded.values())
 
     # --- garbage
-
-    def _condemned(self) -> set[str]:
-        return {key for entry in self._bucket.list(GARBAGE) for key in read_garbage(self._bucket, entry.key)}
 
     def _condemn(self, report: CollectionReport, keys: list[str]) -> None:
         for start in range(0, len(keys), _MOST_KEYS):

@@ -260,11 +260,11 @@ def check_extent(extent: Extent, data: memoryview) -> Rows:
 
 def _runs(extents: Iterable[Extent], max_bytes: int | None = None) -> Iterator[_Run]:
     """Group adjacent extents of one object up to a size, by default that of a request."""
-    return in_runs(extents, REQUEST_BYTES if max_bytes is None else max_bytes, _is_adjacent)
 
+    def is_adjacent(one: Extent, other: Extent) -> bool:
+        return one.key == other.key and one.position + one.size_bytes == other.position
 
-def _is_adjacent(one: Extent, other: Extent) -> bool:
-    return one.key == other.key and one.position + one.size_bytes == other.position
+    return in_runs(extents, REQUEST_BYTES if max_bytes is None else max_bytes, is_adjacent)
 
 
 def _has_room(under_way: Iterable[tuple[_Run, bool, object]], run: _Run) -> bool:

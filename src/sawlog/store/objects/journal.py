@@ -226,7 +226,7 @@ class Journal:
             for attempt in range(2):
                 self._refresh()
                 number = self.state.number
-                later = self._after(number)
+                later = next((each.key for each in self._bucket.list(COMMITS, after=commit_key(number))), None)
                 if later is None or self._bucket.get(commit_key(number)) is not None:
                     return
                 if not attempt:
@@ -236,9 +236,6 @@ class Journal:
                 "storage has lost it. Bring it back from a version or a copy of the bucket, or return to the state "
                 "before it with `sawlog repair`; nothing is stored until then"
             )
-
-    def _after(self, number: int) -> str | None:
-        return next((each.key for each in self._bucket.list(COMMITS, after=commit_key(number))), None)
 
     def _pause(self, attempt: int, first_s: float = _FIRST_PAUSE_S) -> None:
         self._clocks.pause(min(first_s * 2.0**attempt, _LONGEST_PAUSE_S))
@@ -505,7 +502,7 @@ class Journal:
             self._in_doubt = was_in_doubt
             self._fold(stored)
             return None
-        raise self._unknown(key)
+        raise UnknownOutcome(errno.EIO, f"{self._bucket.url}/{key}: no answer; the commit may be stored or not")
 
     def _look(self, key: str) -> tuple[bytes, Commit] | None:
         """Return the stored commit after a create that was rejected or unanswered; None if it is missing or the bucket
@@ -519,9 +516,6 @@ class Journal:
         except StorageError:
             return None
         return stored, commit
-
-    def _unknown(self, key: str) -> UnknownOutcome:
-        return UnknownOutcome(errno.EIO, f"{self._bucket.url}/{key}: no answer; the commit may be stored or not")
 
     def back_off(self) -> None:
         """Pause after a commit if other writers need a turn."""

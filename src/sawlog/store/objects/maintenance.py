@@ -162,7 +162,8 @@ class Maintainer:
             self._check_stopped()
             ObjectStaging(self._session).forget_names()
             self._checkpoint()
-            if self._collection_is_due():
+            since = self._since_collection
+            if since is None or since.elapsed_s >= self._session.parameters.readers_s / _COLLECTIONS:
                 self.collect()
         return [each for each in reports if each]
 
@@ -170,10 +171,6 @@ class Maintainer:
         self._since_collection = Stopwatch()
         self.collected = self._collector.run()
         return self.collected
-
-    def _collection_is_due(self) -> bool:
-        since = self._since_collection
-        return since is None or since.elapsed_s >= self._session.parameters.readers_s / _COLLECTIONS
 
     def _check_stopped(self) -> None:
         if self._stopped:

@@ -265,6 +265,9 @@ class ObjectDeliveries(DeliveryStates):
         yield ObjectExchange(self._session, self._workers)
 
 
+_Read = tuple[int, dict[TopicPartition, Committed], dict[TopicPartition, dict[int, bytes]]]
+
+
 class ObjectExchange(QueueTurn):
     """An optimistic transaction: reads are of one state, and the write succeeds only if that state is still current."""
 
@@ -274,10 +277,10 @@ class ObjectExchange(QueueTurn):
         #: The start of the group in topics that it has not committed in.
         self._begun: dict[TopicPartition, Committed] = {}
         #: The last read: number of the exchange, offsets, bitmaps.
-        self._read: tuple[int, dict[TopicPartition, Committed], dict[TopicPartition, dict[int, bytes]]] | None = None
+        self._read: _Read | None = None
 
-    def _now(self, group: str) -> tuple[int, dict[TopicPartition, Committed], dict[TopicPartition, dict[int, bytes]]]:
-        def look(state: State) -> tuple[int, dict[TopicPartition, Committed], dict[TopicPartition, dict[int, bytes]]]:
+    def _now(self, group: str) -> _Read:
+        def look(state: State) -> _Read:
             count = int(state.entries.get(f"queue/{quoted(group)}", 0))
             return count, committed_of(state, group), pages_of(state, group)
 

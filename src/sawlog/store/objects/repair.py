@@ -129,7 +129,9 @@ def diagnose(bucket: Bucket) -> Diagnosis:
     for each in wrong:
         if each.number <= end:
             found.add(each.key, "set aside", "it is not the state that the commits lead to, or cannot be read")
-    garbage = list(_contradicting_garbage(bucket, found.state))
+    # Lists of garbage with keys that the state refers to: later commits had replaced them.
+    referenced, lists = found.state.referenced(), [entry.key for entry in bucket.list(GARBAGE)]
+    garbage = [key for key in lists if not referenced.isdisjoint(read_garbage(bucket, key))]
     # A half-done repair must be refused when the store is opened, so the lowest commit goes last.
     found.stray = [
         *garbage,
@@ -312,11 +314,3 @@ def _list_missing(bucket: Bucket, found: Diagnosis) -> None:
                 found.add(_MISSING, "report", offsets, name, number)
             elif (extent.base_offset, extent.key) in replaced:
                 found.add(_REPLACED, "report", f"{offsets}, which has other records now", name, number)
-
-
-def _contradicting_garbage(bucket: Bucket, state: State) -> Iterator[str]:
-    """Yield lists of garbage that contain keys referenced by the state, because later commits had replaced them."""
-    referenced = state.referenced()
-    for entry in bucket.list(GARBAGE):
-        if not referenced.isdisjoint(read_garbage(bucket, entry.key)):
-            yield entry.key

@@ -3,7 +3,7 @@
 A `ServingTopic` and its `ServingPartition`s describe the last folded state (`StoreSession.peek`): true, but perhaps
 outdated. `ServingPartition.peek` returns batches at once if they are in a recently folded commit, which is where
 followers of the end find them; otherwise a thread reads them. An append is part of the next commit, which assigns its
-offsets. `AppendQueue` keeps the appends to a partition in order.
+offsets. The appends of one process to a partition stay in order.
 
 Brokers that share a store agree in its commits. A silent broker is removed by the others (`ObjectBrokers`), each by its
 own clock alone: a broker requests the removal after it has seen the same beat for the whole timeout, and the fold
@@ -130,7 +130,10 @@ class ServingPartition(ObjectPartition):
         super().__init__(topic._session, topic.name, topic.id, number, topic.config)
         self._of = topic
         self._threads = threads
-        self._queue = AppendQueue(self._session, threads)
+        #: Appends, perhaps still being uploaded, and the futures of their offsets, in order of arrival: a producer's
+        #: batches have sequence numbers, so a small batch must not overtake a large one.
+        self._waiting: deque[tuple[Future[Ready], Future[range]]] = deque()
+        self._submitting = forkable(threading.RLock())
         #: The settings from which the config was computed.
         self._settings: object = None
 
@@ -206,7 +209,7 @@ class ServingPartition(ObjectPartition):
     def _submit(
         self, raw: bytearray | memoryview, *, trusted: bool = True, max_decompressed_bytes: int | None = None
     ) -> Future[range]:
-        """Add batches to the next commit, and return a future of their offsets."""
+        """Add batches to the next commit, and return a future of their offsets. Never blocks."""
         data, config = memoryview(raw), self.config
         allowed = config.max_decompressed_bytes
         rows = checked_rows(
@@ -218,11 +221,25 @@ class ServingPartition(ObjectPartition):
         conditions = self._conditions(rows)
         kept = bytes(data)
 
-        def request() -> Ready:
+        def prepare() -> Ready:
             action, inline = self._session.append_action(self._id, self._number, kept, rows)
             return [*conditions, action], inline
 
-        return self._queue.append(request, uploads=not self._session.is_inline(kept))
+        request: Future[Ready] = Future()
+        if self._session.is_inline(kept):
+            request.set_result(prepare())
+        else:
+            request = self._threads.submit(prepare)
+        placed: Future[range] = Future()
+        with self._submitting:
+            self._waiting.append((request, placed))
+        request.add_done_callback(lambda _: self._submit_ready())
+        return placed
+
+    def _submit_ready(self) -> None:
+        with self._submitting:
+            while self._waiting and self._waiting[0][0].done():
+                _commit(self._session, *self._waiting.popleft())
 
     def _conditions(self, rows: Rows) -> list[Action]:
         """Return the conditions of transactional batches: their transaction must include the partition."""
@@ -234,46 +251,13 @@ class ServingPartition(ObjectPartition):
         ]
 
 
-class AppendQueue:
-    """The appends of one process to one partition, in order of arrival. Thread-safe; never blocks.
-
-    A producer's batches have sequence numbers, so a small batch must not overtake a large one that is still being
-    uploaded.
-    """
-
-    def __init__(self, session: StoreSession, threads: Executor) -> None:
-        self._session = session
-        self._threads = threads
-        self._lock = forkable(threading.RLock())
-        #: Requests, perhaps still being prepared, and the futures of their offsets.
-        self._waiting: deque[tuple[Future[Ready], Future[range]]] = deque()
-
-    def append(self, prepare: Callable[[], Ready], *, uploads: bool) -> Future[range]:
-        """Submit a request whose last action appends. One that `uploads` is prepared in a thread."""
-        request: Future[Ready]
-        if uploads:
-            request = self._threads.submit(prepare)
-        else:
-            request = Future()
-            request.set_result(prepare())
-        placed: Future[range] = Future()
-        with self._lock:
-            self._waiting.append((request, placed))
-        request.add_done_callback(lambda _: self._submit_ready())
-        return placed
-
-    def _submit_ready(self) -> None:
-        with self._lock:
-            while self._waiting and self._waiting[0][0].done():
-                self._submit(*self._waiting.popleft())
-
-    def _submit(self, request: Future[Ready], placed: Future[range]) -> None:
-        try:
-            outcome = self._session.submit(*request.result())
-        except BaseException as error:
-            placed.set_exception(error)
-            return
-        outcome.add_done_callback(lambda done: _settle(placed, done))
+def _commit(session: StoreSession, request: Future[Ready], placed: Future[range]) -> None:
+    try:
+        outcome = session.submit(*request.result())
+    except BaseException as error:
+        placed.set_exception(error)
+        return
+    outcome.add_done_callback(lambda done: _settle(placed, done))
 
 
 def _settle(placed: Future[range], done: Future[Outcome]) -> None:

@@ -372,12 +372,11 @@ class Committer:
         if self._closed:
             return
         if self._linger_s:
-            self._changed.wait_for(lambda: self._closed or self._queued_bytes() >= INLINE_BYTES, self._linger_s)
+            self._changed.wait_for(
+                lambda: self._closed or sum(each.size_bytes for each in self._queue) >= INLINE_BYTES, self._linger_s
+            )
         elif self._last > 1:
             self._changed.wait_for(lambda: self._closed or len(self._queue) >= self._last, _MOMENT_S)
-
-    def _queued_bytes(self) -> int:
-        return sum(each.size_bytes for each in self._queue)
 
     def _take(self) -> list[_Waiting]:
         taken = [self._queue.popleft()]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ...batch.build import Encoder, EncoderOptions
+from ...batch.build import Encoder
 from ...config import LogConfig
 from ...display import counted, size_text
 from ...errors import TopicNotFound
@@ -86,7 +86,7 @@ class ObjectTopic(base.Topic):
         while the state has the same object."""
         found = self._layout
         if found is None or found.entry is not entry:
-            found = self._layout = _TopicLayout(self._session, self._name, self._id, entry)
+            found = self._layout = _TopicLayout(self._name, entry)
         return found
 
     def _writable(self, partition: object = None) -> _TopicLayout:
@@ -175,7 +175,9 @@ class ObjectTopic(base.Topic):
         return None if exact else self.partition(number)._blocks(start, end, since)
 
     def partition(self, number: int) -> ObjectPartition:
-        layout = self._layout_of(self._entry())
+        return self._partition(self._layout_of(self._entry()), number)
+
+    def _partition(self, layout: _TopicLayout, number: int) -> ObjectPartition:
         layout.check_number(number)
         return ObjectPartition(self._session, self._name, self._id, number, layout.config)
 
@@ -188,7 +190,7 @@ class ObjectTopic(base.Topic):
         return layout.router
 
     def _appends(self, number: int, *, forwarded: bool = True) -> AbstractContextManager[ObjectPartition]:
-        return nullcontext(self._writable(number).partition(number))
+        return nullcontext(self._partition(self._writable(number), number))
 
     def _append_encoded(self, batches: Mapping[int, bytes], expect_offset: int | None = None) -> dict[int, range]:
         """Store batches that this process has encoded in several partitions, with one commit. For throughput use
@@ -205,12 +207,12 @@ class ObjectTopic(base.Topic):
     def _split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
         """Split records by partition. Raises, as an append would, if one of them is invalid or too large."""
         layout = self._writable(partition)
-        Encoder(replace(layout.recipe, codec=0)).many(records)
+        Encoder(replace(layout.router.recipe, codec=0)).many(records)
         return layout.router.split(records, partition)
 
     def _append_action(self, number: int, records: list[Any]) -> tuple[dict[str, Any], list[bytes]]:
         """Return the action that appends records to a partition as one batch, and the batches that go inline."""
-        data = bytes(Encoder(self._writable(number).recipe).many(records).data)
+        data = self._writable(number).router.encode(records)
         return self._session.append_action(self._id, number, data, rows_of(memoryview(data)))
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
@@ -227,30 +229,16 @@ class ObjectTopic(base.Topic):
 class _TopicLayout:
     """Partition count, configuration and routing of a topic, derived from its entry in the state."""
 
-    def __init__(self, session: StoreSession, name: str, topic_id: str, entry: Mapping[str, Any]) -> None:
-        self._session, self._id = session, topic_id
+    def __init__(self, name: str, entry: Mapping[str, Any]) -> None:
         self.entry = entry
         self.name = name
         self.partitions = int(entry["partitions"])
         self.keyed = topic_settings.is_compacted(entry["settings"])
         self.config = topic_settings.log_config(entry["settings"])
-        #: Partitions for appends, by number.
-        self._writable: dict[int, ObjectPartition] = {}
-
-    @cached_property
-    def recipe(self) -> EncoderOptions:
-        return recipe_for(self.config)
 
     @cached_property
     def router(self) -> Router:
-        return Router(self, self.recipe)
+        return Router(self, recipe_for(self.config))
 
     def check_number(self, number: object) -> None:
         check_partition_number(self.name, number, self.partitions)
-
-    def partition(self, number: int) -> ObjectPartition:
-        self.check_number(number)
-        found = self._writable.get(number)
-        if found is None:
-            found = self._writable[number] = ObjectPartition(self._session, self.name, self._id, number, self.config)
-        return found

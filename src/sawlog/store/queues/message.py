@@ -46,12 +46,6 @@ class Message:
         self._answered = False
         self._queue_id = queue_id
 
-    def _settle(self) -> None:
-        self._answered = True
-
-    def _keep_until(self, until_ms: int) -> None:
-        self.until_ms = until_ms
-
     @property
     def value(self) -> bytes | None:
         """Value of the record."""
@@ -101,10 +95,6 @@ class Answer:
     what: str
     until_ms: int = 0
     reason: str = ""
-
-    def buried(self) -> None:
-        """Mark the message as finished: its dead letter is stored."""
-        self.what = "done"
 
 
 @dataclass(frozen=True, slots=True)
