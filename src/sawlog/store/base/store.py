@@ -13,6 +13,7 @@ from typing import (
     Self,
     Unpack,
 )
+from weakref import WeakSet
 
 from ... import background
 from ...batch.inputs import RecordInput
@@ -191,6 +192,8 @@ class Store(Closing):
     supports_truncation: ClassVar[bool] = False
     #: Session timeout of a consumer that does not give one.
     _session_timeout_ms: ClassVar[int] = 10_000
+    #: Consumers, queues and writers, which are closed with the store if they still exist then.
+    _kept: WeakSet[Any]
     #: Runs background maintenance, if this store does.
     _maintenance: background.Task | None = None
 
@@ -277,10 +280,6 @@ class Store(Closing):
     def _expire(self, topic: str, partition: int) -> RetentionReport | None:
         """Drop what exceeds the age or size limit of one partition, now; None if that is nothing. Background
         maintenance does this, too. Reads no records."""
-
-    @abstractmethod
-    def _close_later(self, made: Consumer | Queue) -> None:
-        """Close a consumer or queue together with the store."""
 
     def _patient(self) -> Store:
         """Return this store for consumers and queues, which poll: it may learn of changes with some lag."""
@@ -442,7 +441,7 @@ class Store(Closing):
         if kafka:
             options |= translated(kafka)
         made = Consumer(self._patient(), group, [topics] if isinstance(topics, str) else list(topics), **options)
-        self._close_later(made)
+        self._kept.add(made)
         return made
 
     def queue(
@@ -483,7 +482,7 @@ class Store(Closing):
             max_backoff_s,
         )
         made = Queue(self._patient(), options)
-        self._close_later(made)
+        self._kept.add(made)
         return made
 
 

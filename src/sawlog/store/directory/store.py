@@ -116,7 +116,7 @@ class DirectoryStore(base.Store):
         self._replica = Replica(directory, catalog.id)
         self._topics: dict[str, DirectoryTopic] = {}
         self._transactions: set[DirectoryTransaction] = set()
-        self._consumers: weakref.WeakSet[Consumer | Queue] = weakref.WeakSet()
+        self._kept: weakref.WeakSet[Consumer | Queue] = weakref.WeakSet()
         self._groups: DirectoryGroups | None = None
         self._closed = False
 
@@ -225,7 +225,7 @@ class DirectoryStore(base.Store):
                 last.callback(self._groups._close)
             for transaction in list(self._transactions):
                 last.callback(transaction.abort)
-            for consumer in list(self._consumers):
+            for consumer in list(self._kept):
                 last.callback(consumer.close)
 
     def _close_topics(self) -> None:
@@ -233,9 +233,6 @@ class DirectoryStore(base.Store):
             self._closed = True
             for topic in self._topics.values():
                 last.callback(topic._partitions.end, LogClosed(f"the store {self.path} is closed"))
-
-    def _close_later(self, made: Consumer | Queue) -> None:
-        self._consumers.add(made)
 
     def _check_open(self) -> None:
         if self._closed:

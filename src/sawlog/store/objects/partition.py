@@ -338,7 +338,7 @@ class ObjectPartition(Partition):
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         self._session.check_writable()
         made = super().writer(batch_bytes, linger_ms)
-        self._session.keep(made)
+        self._session.kept.add(made)
         return made
 
     def sync(self) -> None:

@@ -105,8 +105,8 @@ class StoreSession:
         #: True if the caller polls: see `patient`.
         self._is_patient = False
         self._shared = _Shared()
-        #: Writers and consumers, which are closed with the store.
-        self._kept: weakref.WeakSet[Writer | TopicWriter | Consumer | Queue] = weakref.WeakSet()
+        #: Objects that are closed with the store, if they still exist then.
+        self.kept: weakref.WeakSet[Writer | TopicWriter | Consumer | Queue] = weakref.WeakSet()
 
     @property
     def patient(self) -> StoreSession:
@@ -116,16 +116,12 @@ class StoreSession:
         made._is_patient = True
         return made
 
-    def keep(self, thing: Writer | TopicWriter | Consumer | Queue) -> None:
-        """Close an object with the store, if it still exists then."""
-        self._kept.add(thing)
-
     def close(self) -> None:
         """Close the registered objects and commit the queued requests. A forked child leaves that to its parent."""
         if not self.is_closed and self._process == this_process():
             with ExitStack() as last:  # close each of them, whatever the others raise
                 last.callback(self._end)
-                for thing in list(self._kept):
+                for thing in list(self.kept):
                     last.callback(thing.close)
         self._end()
 

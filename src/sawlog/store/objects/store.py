@@ -43,10 +43,8 @@ from ...log.maintenance import MaintenanceReport
 from ...log.retention import RetentionReport
 from .. import base
 from .. import settings as topic_settings
-from ..consumer import Consumer
 from ..directory.topic_entry import check_partitions
 from ..names import check_document_name, check_topic_name, no_topic, topic_exists
-from ..queues.queue import Queue
 from ..settings import TopicChanges, TopicSettings
 from . import selftest
 from .bucket import Bucket, is_missing
@@ -71,6 +69,7 @@ class ObjectStore(base.Store):
 
     def __init__(self, session: StoreSession, store_id: str) -> None:
         self._session = session
+        self._kept = session.kept
         self._id = store_id
         self._maintainer = Maintainer(session)
         #: Topics for the appends of transactions, by name.
@@ -167,9 +166,6 @@ class ObjectStore(base.Store):
 
     def _check_open(self) -> None:
         self._session.check_open()
-
-    def _close_later(self, made: Consumer | Queue) -> None:
-        self._session.keep(made)
 
     #: A heartbeat is a commit. With Kafka's default timeout, an idle consumer makes one every fifteen seconds.
     _session_timeout_ms = 45_000

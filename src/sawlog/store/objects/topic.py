@@ -217,7 +217,7 @@ class ObjectTopic(base.Topic):
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         made = super().writer(batch_bytes, linger_ms)
-        self._session.keep(made)
+        self._session.kept.add(made)
         return made
 
     def maintain(self) -> list[MaintenanceReport]:
