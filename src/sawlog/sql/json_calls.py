@@ -11,7 +11,7 @@ import json
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
-from .statistics import Ask
+from .statistics import Ask, objects_in
 
 _FUNCTIONS = {
     "->",
@@ -40,10 +40,10 @@ def json_of_bytes(query: str, byte_columns: Mapping[str, Container[str]], ask: A
     """
     parsed = json.loads(ask("select json_serialize_sql(?)", query))
     known = {topic.lower(): columns for topic, columns in byte_columns.items()}
-    for each in _dicts(parsed):
+    for each in objects_in(parsed):
         for replaced in each.get("cte_map", {}).get("map", ()):
             known.pop(replaced["key"].lower(), None)
-    for select in _dicts(parsed):
+    for select in objects_in(parsed):
         if select.get("type") == "SELECT_NODE":
             sources = dict(_sources(select["from_table"]))
             for *owner, column in _arguments(select):
@@ -65,17 +65,8 @@ def _sources(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _arguments(select: dict[str, Any]) -> Iterator[list[str]]:
     """Yield the columns that are the first argument of a JSON function, as lists of table and name."""
-    for node in _dicts(select, inside=False):
+    for node in objects_in(select, inside=False):
         if node.get("class") == "FUNCTION" and node["function_name"].lower() in _FUNCTIONS:
             arguments = node.get("children") or [each["expression"] for each in node.get("arguments", ())]
             if arguments and arguments[0]["class"] == "COLUMN_REF":
                 yield arguments[0]["column_names"]
-
-
-def _dicts(node: object, inside: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a tree; without those of the SELECTs below its root unless `inside`."""
-    if isinstance(node, dict):
-        yield node
-    for each in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        if inside or not (isinstance(each, dict) and each.get("type") == "SELECT_NODE"):
-            yield from _dicts(each, inside)

@@ -17,7 +17,7 @@ The statistics come from batch headers; records are read only where those are no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -138,18 +138,18 @@ def is_topic(source: dict[str, Any], topic: str) -> bool:
     return bool(source["table_name"].lower() == topic.lower())
 
 
-def _parts(node: Any) -> list[dict[str, Any]]:
+def _parts(node: object) -> list[dict[str, Any]]:
     """Return all expressions of a tree, including its root."""
-    found: list[dict[str, Any]] = []
+    return [each for each in objects_in(node) if isinstance(each.get("class"), str)]
+
+
+def objects_in(node: object, inside: bool = True) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a syntax tree; without those of the SELECTs below its root unless `inside`."""
     if isinstance(node, dict):
-        if isinstance(node.get("class"), str):
-            found.append(node)
-        for value in node.values():
-            found += _parts(value)
-    elif isinstance(node, list):
-        for value in node:
-            found += _parts(value)
-    return found
+        yield node
+    for each in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        if inside or not (isinstance(each, dict) and each.get("type") == "SELECT_NODE"):
+            yield from objects_in(each, inside)
 
 
 # --- the table of statistics
