@@ -19,8 +19,7 @@ import pytest
 import sawlog
 from sawlog import errors
 from sawlog._kernel_info import KernelInfo
-from sawlog.aio.consumer import AsyncConsumer
-from sawlog.aio.store import AsyncStore
+from sawlog.aio.store import AsyncConsumer, AsyncStore
 from sawlog.aio.topic import AsyncTopic
 from sawlog.broker.config import BrokerConfig, changed, read_toml
 from sawlog.sql.engine import load_duckdb

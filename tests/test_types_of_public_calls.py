@@ -23,8 +23,6 @@ from typing import Any
 import pytest
 
 import sawlog
-import sawlog.aio.consumer
-import sawlog.aio.partition
 import sawlog.aio.store
 import sawlog.aio.topic
 from sawlog import interop
@@ -53,8 +51,8 @@ CLASSES: dict[type[Any], str] = {
     sawlog.TypedConsumer: "sawlog.TypedConsumer[str, str, str]",
     sawlog.aio.store.AsyncStore: "sawlog.aio.store.AsyncStore",
     sawlog.aio.topic.AsyncTopic: "sawlog.aio.topic.AsyncTopic",
-    sawlog.aio.partition.AsyncLog: "sawlog.aio.partition.AsyncLog",
-    sawlog.aio.consumer.AsyncConsumer: "sawlog.aio.consumer.AsyncConsumer",
+    sawlog.aio.topic.AsyncLog: "sawlog.aio.topic.AsyncLog",
+    sawlog.aio.store.AsyncConsumer: "sawlog.aio.store.AsyncConsumer",
 }
 #: Functions, and classes that are called to make something.
 FUNCTIONS = {

@@ -137,7 +137,7 @@ def _pages_of_sawlog() -> Iterator[Page]:
 
 
 def _async_classes() -> Iterator[Part]:
-    for module, names in (("store", ["Store"]), ("topic", ["Topic", "Log"]), ("consumer", ["Consumer"])):
+    for module, names in (("store", ["Store", "Consumer"]), ("topic", ["Topic", "Log"])):
         yield Part(f"sawlog.aio.{module}", [f"Async{name}" for name in names])
     yield Part("sawlog.aio.waiting", ["Opening"])
 

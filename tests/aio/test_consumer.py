@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import sawlog
-from sawlog.aio.consumer import AsyncConsumer
-from sawlog.aio.store import AsyncStore
+from sawlog.aio.store import AsyncConsumer, AsyncStore
 from sawlog.errors import LogClosed, ReadOnlyLog, TopicNotFound
 
 

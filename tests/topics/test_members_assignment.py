@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog.store.assignment import assign
 from sawlog.store.base import TopicPartition
+from sawlog.store.membership import assign
 
 TOPICS = ("a", "b", "c")
 subscriptions = st.dictionaries(

@@ -31,15 +31,14 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from ..config import LogConfig
     from ..storage import Directory
-    from .consumer import AsyncConsumer
-    from .store import AsyncStore
+    from .store import AsyncConsumer, AsyncStore
     from .topic import AsyncLog, AsyncTopic
     from .waiting import Opening
 
 __all__ = ["AsyncConsumer", "AsyncLog", "AsyncStore", "AsyncTopic", "open_async", "open_log_async"]
 
 #: Modules of the classes, imported on first use: not every program needs asyncio.
-_CLASSES = {"AsyncConsumer": ".consumer", "AsyncLog": ".topic", "AsyncStore": ".store", "AsyncTopic": ".topic"}
+_CLASSES = {"AsyncConsumer": ".store", "AsyncLog": ".topic", "AsyncStore": ".store", "AsyncTopic": ".topic"}
 
 
 if not TYPE_CHECKING:  # otherwise type checkers would accept every name

@@ -20,7 +20,7 @@ A static member that leaves temporarily keeps its partitions for the session tim
 instance id gets them.
 
 Assignors: *uniform* is balanced and sticky; consumers of this library share partitions by the same function,
-`store.assignment.assign`. *range* gives each member consecutive partitions, the same numbers of every topic if all
+`store.membership.assign`. *range* gives each member consecutive partitions, the same numbers of every topic if all
 topics have as many, so that co-partitioned records meet in one member.
 
 Patterns of clients are matched in linear time by RE2, which Kafka's brokers use as well. It comes with Arrow, which is
@@ -43,8 +43,8 @@ from functools import lru_cache
 from itertools import accumulate
 
 from ...display import counted
-from ...store.assignment import assign
 from ...store.base import TopicPartition
+from ...store.membership import assign
 from ..config import BrokerConfig
 from ..wire import ErrorCode
 from .members import DeadlineTimer, Members
