@@ -26,7 +26,7 @@ def opened(bucket: Path, cache: Path | None = None, mode: str = "w") -> Iterator
 def give_cache(store: ObjectStore, cache: Path) -> BlockCache:
     """Make a store read through a block cache, whatever its kind of bucket."""
     made = BlockCache(cache, store.id)
-    store._session.extents = ExtentReader(store._session.bucket, made, store._session.recent)
+    store._session.extents = ExtentReader(store._session.bucket, made, store._session._journal.recent)
     return made
 
 

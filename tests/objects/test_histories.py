@@ -105,10 +105,12 @@ def test_a_commit_in_memory_of_another_history_is_not_read(both: Histories) -> N
         extents = store.topic("orders").partition(0)._extents(0, 9)
         for key, data in stale.items():
             assert data is not None
-            store._session.recent.add(key, data)
+            store._session._journal.recent.add(key, data)
         assert [store._session.extents.in_memory(each) for each in extents] == [None] * len(extents)
         assert values(store) == both.of_second
-        assert not any(store._session.recent.get(key, 0, len(data or b"")) == data for key, data in stale.items())
+        assert not any(
+            store._session._journal.recent.get(key, 0, len(data or b"")) == data for key, data in stale.items()
+        )
 
 
 def test_a_commit_that_is_folded_replaces_one_of_another_history_in_memory(both: Histories) -> None:
@@ -116,14 +118,14 @@ def test_a_commit_that_is_folded_replaces_one_of_another_history_in_memory(both:
         [extent, *_] = store.topic("orders").partition(0)._extents(0, 9)
         kept = store._session.bucket.get(extent.key)
         assert kept is not None
-        store._session.recent.add(extent.key, b"of another history")
-        store._session.recent.add(extent.key, kept)
+        store._session._journal.recent.add(extent.key, b"of another history")
+        store._session._journal.recent.add(extent.key, kept)
         assert store._session.extents.in_memory(extent) is not None
 
 
 def test_consolidation_of_a_copy_writes_the_copys_own_records(both: Histories) -> None:
     with opened(both.second, both.cache) as store:
-        store._session.recent._kept.clear()
+        store._session._journal.recent._kept.clear()
         assert any("merged" in str(each) for each in store.maintain())
         extents = store.topic("orders").partition(0)._extents(0, 9)
         assert {each.key.partition("/")[0] for each in extents} == {"segments"}
@@ -177,7 +179,7 @@ def test_the_cache_keeps_both_histories_apart(tmp_path: Path) -> None:
 def test_the_cache_is_used_for_reading(both: Histories) -> None:
     """Otherwise these tests would find nothing."""
     with opened(both.first) as store:
-        store._session.recent._kept.clear()
+        store._session._journal.recent._kept.clear()
         cache = give_cache(store, both.cache)
         assert values(store) == both.of_first
         assert (cache.hits, cache.misses) == (20, 0)

@@ -99,11 +99,11 @@ class Encoder:
         )
         self._scratch = bytearray()
 
-    def one(self, value: Any, key: Any, headers: Any, timestamp: Any, producer: Producer = NO_PRODUCER) -> Encoded:
+    def one(self, value: Any, key: Any, headers: Any, timestamp: Any) -> Encoded:
         builder = self._builder
         builder.reset(KEEP_BYTES)
         builder.add(value, key, headers, timestamp)
-        return finish(builder, self._recipe, producer)
+        return finish(builder, self._recipe)
 
     def many(self, records: Iterable[RecordInput], producer: Producer = NO_PRODUCER) -> Encoded:
         """Encode all records, at least one, as one batch."""

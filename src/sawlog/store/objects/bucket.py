@@ -61,7 +61,7 @@ class Entry:
 class Bucket:
     """The objects below one address, by key. Thread-safe."""
 
-    def __init__(self, url: str, options: Mapping[str, str] | None = None, *, store: Any = None) -> None:
+    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
         scheme, mark, place = url.partition("://")
         if not mark or scheme not in SCHEMES:
             raise InvalidConfig(f"{url!r} is not an address of object storage; use {'://, '.join(SCHEMES)}://")
@@ -69,7 +69,7 @@ class Bucket:
         self.url = f"{scheme}://{place.rstrip('/')}"
         self._options = dict(options or {})
         #: The process that opened the `obstore` client, and the client.
-        self._opened: tuple[int, Any] = (this_process(), store) if store is not None else (0, None)
+        self._opened: tuple[int, Any] = (0, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.url.startswith("memory://"):

@@ -535,8 +535,7 @@ class Journal:
 class CommitCache:
     """The last commits, verified, as they are in the bucket, up to a total size. Thread-safe."""
 
-    def __init__(self, max_bytes: int = _RECENT_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
         self._size_bytes = 0
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = forkable(threading.Lock())
@@ -546,7 +545,7 @@ class CommitCache:
         with self._lock:
             self._size_bytes += len(data) - len(self._kept.pop(key, b""))
             self._kept[key] = data
-            while self._size_bytes > self._max_bytes and self._kept:
+            while self._size_bytes > _RECENT_BYTES and self._kept:
                 self._size_bytes -= len(self._kept.popitem(last=False)[1])
 
     def forget(self, key: str) -> None:

@@ -94,10 +94,9 @@ class StoreSession:
         self._clocks = Clocks() if clocks is None else clocks
         self._lock = forkable(threading.RLock())
         self._journal = Journal(bucket, self.parameters, clocks=self._clocks)
-        self.recent = self._journal.recent
         #: Readers of batches; extent_reader.py says which one is for what.
-        self.extents = ExtentReader(bucket, cache, self.recent)
-        self.maintenance = ExtentReader(bucket, recent=self.recent)
+        self.extents = ExtentReader(bucket, cache, self._journal.recent)
+        self.maintenance = ExtentReader(bucket, recent=self._journal.recent)
         self.uncached = ExtentReader(bucket)
         #: Notifies watchers of new commits.
         self.notifier = CommitNotifier(self.poll)

@@ -170,9 +170,6 @@ def _has_other_history(now: Iterable[Extent], before: Iterable[Extent]) -> bool:
 def _cut_up(parts: Iterable[Part]) -> Iterator[Part]:
     """Yield parts of about `CHUNK_BYTES` whose extents are contiguous and in one leader epoch."""
     for part in parts:
-        if len(part.extents) == 1:
-            yield part
-            continue
         position = 0
         for run in in_runs(part.extents, CHUNK_BYTES, _follows):
             size = sum(each.size_bytes for each in run)

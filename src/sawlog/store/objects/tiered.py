@@ -67,20 +67,13 @@ class TieredLog:
         has, (lowest, last), found = self._session.look(look, fresh=fresh)
         if (not has or not lowest <= start <= end <= last) and not fresh:
             return self._extents(start, end, fresh=True)
+        if has and lowest <= start <= end <= last:
+            return found
+        why = f"which has {lowest} to {last - 1} only"
         if not has:
-            raise RemoteUnavailable(
-                errno.ENOENT,
-                f"offsets {start} to {end - 1} of {self._topic}/{self._number} are only in the replica "
-                f"{self._session.bucket.url}, where the topic does not exist: it was deleted there, or the address is "
-                "that of another store",
-            )
-        if not lowest <= start <= end <= last:
-            raise RemoteUnavailable(
-                errno.ENOENT,
-                f"offsets {start} to {end - 1} of {self._topic}/{self._number} are only in the replica "
-                f"{self._session.bucket.url}, which has {lowest} to {last - 1} only",
-            )
-        return found
+            why = "where the topic does not exist: it was deleted there, or the address is that of another store"
+        where = f"{self._of(start, end)} only in the replica {self._session.bucket.url}"
+        raise RemoteUnavailable(errno.ENOENT, f"{where}, {why}")
 
     # --- records
 
