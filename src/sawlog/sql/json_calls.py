@@ -14,22 +14,9 @@ from typing import Any
 from .statistics import Ask, objects_in
 
 _FUNCTIONS = {
-    "->",
-    "->>",
-    "from_json",
-    "json",
-    "json_array_length",
-    "json_contains",
-    "json_exists",
-    "json_extract",
-    "json_extract_path",
-    "json_extract_path_text",
-    "json_extract_string",
-    "json_keys",
-    "json_structure",
-    "json_transform",
-    "json_type",
-    "json_value",
+    *("->", "->>", "from_json", "json", "json_array_length", "json_contains", "json_exists", "json_extract"),
+    *("json_extract_path", "json_extract_path_text", "json_extract_string", "json_keys", "json_structure"),
+    *("json_transform", "json_type", "json_value"),
 }
 
 

@@ -51,18 +51,8 @@ _CHANGES = frozenset(
 )
 _LOOKS = frozenset(
     {
-        "child",
-        "children",
-        "exists",
-        "identity",
-        "names",
-        "open",
-        "open_sealed",
-        "open_shared",
-        "published",
-        "read",
-        "size",
-        "view",
+        *("child", "children", "exists", "identity", "names", "open", "open_sealed", "open_shared"),
+        *("published", "read", "size", "view"),
     }
 )
 #: Calls that can fail. Calls on a directory as a whole (`names`, `sync`, `dispose`) have the empty name.
