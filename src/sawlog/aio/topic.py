@@ -139,11 +139,7 @@ class AsyncPartition(AsyncView[Partition]):
         return self.scan()
 
     def follow(
-        self,
-        start: int | None = None,
-        timeout: float | None = None,
-        *,
-        isolation: Isolation = "committed",
+        self, start: int | None = None, timeout: float | None = None, *, isolation: Isolation = "committed"
     ) -> AsyncIterator[Record]:
         """Yield records from `start` on, and new ones as they come. Ends when none came for `timeout` seconds, or when
         the partition is closed."""

@@ -95,10 +95,7 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         raise TypeError("a topic cannot be pickled: open the store in the other process")
 
     def batches(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,
-        batch_rows: int = BATCH_ROWS,
+        self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, batch_rows: int = BATCH_ROWS
     ) -> Iterator[pa.RecordBatch]:
         """Read the records that pass the filter, with these columns."""
         wanted = list(COLUMNS) if columns is None else list(columns)

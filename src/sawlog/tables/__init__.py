@@ -18,15 +18,7 @@ from ..errors import InvalidConfig
 from ..store.table_info import TableInfo
 from .formats import FORMATS, DataFile, Mark, Table, TableSnapshot
 
-__all__ = [
-    "FORMATS",
-    "DataFile",
-    "Mark",
-    "TableSnapshot",
-    "open_table",
-    "quarantine_of",
-    "snapshot",
-]
+__all__ = ["FORMATS", "DataFile", "Mark", "TableSnapshot", "open_table", "quarantine_of", "snapshot"]
 
 _QUARANTINE = "_quarantine"
 

@@ -11,13 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from operator import index
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    SupportsIndex,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
 
 from ...batch import kernel
 from ...batch import read as batch_read

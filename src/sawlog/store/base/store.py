@@ -6,13 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Self,
-    Unpack,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 from weakref import WeakSet
 
 from ... import background
@@ -470,16 +464,7 @@ class Store(Closing):
 
         self._check_open()
         options = QueueOptions(
-            topic,
-            group,
-            visibility_s,
-            max_deliveries,
-            dead_letters,
-            start,
-            prefetch,
-            worker,
-            backoff_s,
-            max_backoff_s,
+            topic, group, visibility_s, max_deliveries, dead_letters, start, prefetch, worker, backoff_s, max_backoff_s
         )
         made = Queue(self._patient(), options)
         self._kept.add(made)

@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from itertools import chain
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    NamedTuple,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from ...batch import kernel
 from ...batch.build import Encoder
@@ -482,12 +476,7 @@ class Topic(ABC):
         return None
 
     def dataset(
-        self,
-        *,
-        start: TableEnd = None,
-        end: TableEnd = None,
-        schema: Wanted = True,
-        isolation: Isolation = "committed",
+        self, *, start: TableEnd = None, end: TableEnd = None, schema: Wanted = True, isolation: Isolation = "committed"
     ) -> TopicDataset:
         """Return the topic as it is now as a `pyarrow.dataset.Dataset` with the columns partition, offset, timestamp,
         key, value and headers: DuckDB, Polars and others read only the columns and ranges that they need.

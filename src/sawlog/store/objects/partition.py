@@ -43,14 +43,7 @@ class ObjectPartition(Partition):
     """One partition. Thread-safe."""
 
     def __init__(
-        self,
-        session: StoreSession,
-        topic: str,
-        topic_id: str,
-        number: int,
-        config: LogConfig,
-        *,
-        cached: bool = True,
+        self, session: StoreSession, topic: str, topic_id: str, number: int, config: LogConfig, *, cached: bool = True
     ) -> None:
         self._session = session
         self._topic = topic

@@ -302,12 +302,7 @@ class Queue:
     # --- sending
 
     def put(
-        self,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: HeadersInput = (),
-        *,
-        delay_s: float = 0.0,
+        self, value: bytes | None, key: bytes | None = None, headers: HeadersInput = (), *, delay_s: float = 0.0
     ) -> Position:
         """Append a message to the topic, to be delivered after `delay_s` seconds; consumers see it at once. Without a
         delay this is `topic.append`."""
