@@ -176,6 +176,11 @@ class AsyncLog(AsyncPartition):
     def _logs(self) -> Sequence[Log]:
         return [self._inner]
 
+    async def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
+        if self._inner._is_tiered:
+            return await in_thread(partial(self._inner.read, offset, isolation=isolation))
+        return self._inner.read(offset, isolation=isolation)
+
     async def _lock(self) -> None:
         """Lock a log that is locked by its first write. In a thread: it may involve recovery."""
         if not self._inner._locked and not self._inner._is_closed:
