@@ -151,7 +151,6 @@ class Broker:
 
     @property
     def listening(self) -> Address:
-        """Listening address."""
         return self.server.listening
 
     async def _refresh(self) -> None:
@@ -163,7 +162,6 @@ class Broker:
 
     @property
     def node_id(self) -> int:
-        """Id of this broker."""
         return self.nodes.id
 
     def reload(self) -> None:
@@ -240,7 +238,6 @@ class Broker:
         return topic
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records."""
         self.partitions.drop(name)
         await self.run(self.store.delete_topic, name)
         _logger.info("deleted topic %s", name)
@@ -295,7 +292,6 @@ class Server:
         self.fault_for: Callable[[RequestHeader, Body], Fault | None] = lambda header, request: None
 
     async def start(self) -> None:
-        """Start listening."""
         wanted, tls = self.broker.config.listen, self.broker.authenticator.tls
         if tls is not None:
             self._listener = secure = TlsListener(
@@ -315,7 +311,6 @@ class Server:
 
     @property
     def listening(self) -> Address:
-        """Listening address, with the actual port."""
         return self._listening
 
     @property
@@ -335,14 +330,12 @@ class Server:
         return sum(each.in_flight_bytes for each in self._connections)
 
     def opened(self, connection: ClientConnection) -> None:
-        """Add a connection."""
         self._connections.add(connection)
         self._empty.clear()
         self.broker.metrics.connections += 1
         self.broker.metrics.connections_total += 1
 
     def closed(self, connection: ClientConnection) -> None:
-        """Remove a connection."""
         self._connections.discard(connection)
         self.broker.metrics.connections -= 1
         if not self._connections:

@@ -78,7 +78,6 @@ class MemoryBudget:
         return bool(self._queue or self._large)
 
     def available_bytes(self) -> int:
-        """Return the free bytes."""
         return max(self.max_bytes - self.used_bytes - self.promised_bytes, 0)
 
     # --- reserving and releasing
@@ -124,11 +123,9 @@ class MemoryBudget:
     # --- waiting
 
     def wait(self, waiter: Waiter) -> None:
-        """Join the queue."""
         self._queue[waiter] = None
 
     def leave(self, waiter: Waiter) -> None:
-        """Leave the queues."""
         self._queue.pop(waiter, None)
         if waiter in self._large:
             del self._large[waiter]
@@ -328,7 +325,6 @@ class WriteScheduler:
         self._begin_soon()
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Call the function in a later iteration."""
         self._waiting.append(resume)
         self._begin_soon()
 
@@ -409,6 +405,5 @@ class SendQueue:
         return taken
 
     def clear(self) -> None:
-        """Drop all responses."""
         self._buffers.clear()
         self.size_bytes = self.copied_bytes = 0

@@ -425,7 +425,6 @@ class Cluster:
                 self._leaders[topic.name, part.partition_index] = part.leader_id
 
     def brokers(self) -> list[int]:
-        """Return the ids of all brokers."""
         return sorted(each.node_id for each in self.metadata(()).brokers)
 
     def controller(self) -> int | None:
@@ -461,7 +460,6 @@ class Cluster:
         return self.retry(attempt, topics={topic for topic, _ in places})
 
     def coordinator(self, group: str) -> int:
-        """Return the coordinator of a consumer group."""
         if group not in self._coordinators:
             found = self.call(FindCoordinatorRequest, key=group, coordinator_keys=[group], key_type=0)
             [one] = found.coordinators or [found]  # below version 4 the response itself names the coordinator

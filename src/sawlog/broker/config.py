@@ -73,12 +73,10 @@ def _in_range(kinds: Any, lowest: float, highest: float) -> Callable[[Any], bool
 
 
 def whole(lowest: int, highest: int) -> SettingType:
-    """An integer in a range."""
     return SettingType(f"an integer from {lowest} to {highest}", _checked(_in_range((int,), lowest, highest)), int)
 
 
 def number(lowest: float, highest: float) -> SettingType:
-    """A number in a range."""
     read = _checked(_in_range((int, float), lowest, highest), float)
     return SettingType(f"a number from {lowest:g} to {highest:.0f}", read, float)
 
@@ -104,7 +102,6 @@ FILE = text(4096, "the path of a file", is_file=True)
 
 
 def choice(*words: str) -> SettingType:
-    """One of several words."""
     return SettingType(" or ".join(words), _checked(lambda value: isinstance(value, str) and value in words))
 
 

@@ -121,7 +121,6 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Admit a client."""
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         peer = transport.get_extra_info("peername")
@@ -163,7 +162,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._regulate()
 
     def resume_writing(self) -> None:
-        """Continue sending."""
         self._is_choked = False
         self._go_on()
 
@@ -179,7 +177,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process received bytes."""
         try:
             complete = self._reader.received(nbytes)
         except InvalidFrameSize as error:
@@ -468,7 +465,6 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """Number of requests in progress."""
         return len(self._slots)
 
     @property
@@ -510,7 +506,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         return kept
 
     def abort(self) -> None:
-        """Drop the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -75,7 +75,6 @@ class HttpServer:
         self._active = 0
 
     async def start(self) -> None:
-        """Start listening."""
         self._server = await asyncio.start_server(self._serve, self.address.host, self.address.port, limit=8192)
         self.address = Address(self.address.host, self._server.sockets[0].getsockname()[1])
 

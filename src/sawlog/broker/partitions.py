@@ -107,7 +107,6 @@ class ServedPartition:
             self._is_resting = True
 
     def wake(self) -> None:
-        """Call all waiters."""
         self._is_waking = False
         for call in list(self._waiting):
             call()
@@ -271,7 +270,6 @@ class Partitions:
             self._partitions.pop(key).close()
 
     def wake(self) -> None:
-        """Wake all waiters."""
         for partition in self._partitions.values():
             partition.wake()
 

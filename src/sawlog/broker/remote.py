@@ -132,7 +132,6 @@ class RemoteStore:
 
     @property
     def path(self) -> str:
-        """Address of the broker."""
         return self._cluster.name
 
     def topics(self) -> list[str]:
@@ -214,7 +213,6 @@ class RemoteStore:
         check(found.error_code, f"the topic {name!r} at {self.path}", found.error_message)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records."""
         self._change_topics(admin.DeleteTopicsRequest, name, "responses", {"name": name})
 
     def _change_topics(self, kind: Any, name: str, results: str, topic: dict[str, Any], **more: Any) -> None:

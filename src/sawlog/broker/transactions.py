@@ -111,7 +111,6 @@ class TransactionEntry:
     version: int = 0
 
     def fields(self) -> dict[str, Any]:
-        """Return the stored fields."""
         made = asdict(self)
         del made["version"]
         made["state"] = self.state.value
@@ -119,7 +118,6 @@ class TransactionEntry:
 
     @classmethod
     def of(cls, version: int, found: Mapping[str, Any]) -> TransactionEntry:
-        """Decode a stored entry."""
         made = cls(**{name: found[name] for name in found if name in cls.__dataclass_fields__})
         made.version = version
         made.state = TransactionState(made.state)

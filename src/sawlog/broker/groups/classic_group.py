@@ -444,7 +444,6 @@ class ClassicGroup:
     # --- staying and leaving
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Answer a Heartbeat request."""
         error = self._request_error(member_id, instance_id, generation)
         if error is ErrorCode.NONE:
             self._members[member_id].restart_session()

@@ -133,7 +133,6 @@ class ConsumerMember:
         return self.topics | self.matched
 
     def stop(self) -> None:
-        """Stop the timers."""
         self.session.stop()
         self.revoking_alarm.stop()
 

@@ -160,7 +160,6 @@ class Coordinator:
         return await future
 
     async def heartbeat(self, name: str, sender: Sender) -> ErrorCode:
-        """Answer a Heartbeat request."""
         group = self._groups.get(name)
         if group is None:
             return self.name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID
@@ -174,7 +173,6 @@ class Coordinator:
         return group.leave(members)
 
     async def consumer_heartbeat(self, name: str, beat: HeartbeatRequest) -> HeartbeatResponse:
-        """Answer a ConsumerGroupHeartbeat request."""
         refused = self.name_error(name)
         if refused is not ErrorCode.NONE:
             return HeartbeatResponse(refused)

@@ -327,7 +327,6 @@ class Group:
         answer(SyncResponse(ErrorCode.NONE, CONSUMER, request.protocol, encode_assignment(names)))
 
     def heartbeat(self, sender: Sender, topics: Mapping[str, TopicInfo]) -> ErrorCode:
-        """Answer a Heartbeat request."""
         if self.consumers.is_empty:
             return self.classic.heartbeat(*sender)
         error = self.consumers.epoch_error(sender.member_id, sender.generation, sender.instance_id)

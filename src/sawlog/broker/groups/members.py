@@ -79,12 +79,10 @@ def same_topics(before: bytes, after: bytes) -> bool:
 
 
 def encode_subscription(topics: Iterable[str]) -> bytes:
-    """Encode a subscription."""
     return _encoded(SUBSCRIPTION, {"topics": list(topics)})
 
 
 def encode_assignment(shares: Iterable[TopicPartition]) -> bytes:
-    """Encode an assignment."""
     topics = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic(shares).items()]
     return _encoded(ASSIGNMENT, {"assigned_partitions": topics})
 
@@ -187,7 +185,6 @@ class DeadlineTimer:
 
     @property
     def is_set(self) -> bool:
-        """True if the timer will fire."""
         return self._handle is not None
 
     def set(self, delay_ms: float) -> None:

@@ -235,7 +235,6 @@ class TopicLookup:
         return found
 
     def __contains__(self, partition: TopicPartition) -> bool:
-        """Return whether the partition exists."""
         topic = self.find(partition[0])
         return topic is not None and 0 <= partition[1] < topic.partitions
 
@@ -249,7 +248,6 @@ class TopicLookup:
 
 
 def missing_partitions(store: StoreService, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-    """Return the partitions that do not exist."""
     topics = TopicLookup(store)
     return {partition for partition in partitions if partition not in topics}
 

@@ -72,7 +72,6 @@ def _created(given: dict[str, settings.Value]) -> list[Body]:
 
 
 def _partitions_of(context: Context, asked: Body) -> int:
-    """Return the requested number of partitions."""
     count, replicas, assignments = asked["num_partitions"], asked["replication_factor"], asked["assignments"]
     if assignments:
         if count != -1 or replicas != -1:

@@ -371,7 +371,6 @@ def _at(log: base.Partition, timestamp: int, committed: bool) -> tuple[int, int,
 
 
 def _epoch_at(log: base.Partition, offset: int) -> int:
-    """Return the leader epoch of an offset."""
     epochs = [epoch for epoch, first in log._leader_epochs if first <= offset]
     return epochs[-1] if epochs else max(log.leader_epoch, 0)
 

@@ -307,7 +307,6 @@ class AclIndex:
         )
 
     def _covering(self, resource: Resource, name: str) -> Iterator[Binding]:
-        """Return the bindings that cover a resource."""
         yield from self._literal.get((resource, name), ())
         if name != EVERY:
             yield from self._literal.get((resource, EVERY), ())

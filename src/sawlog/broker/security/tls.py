@@ -97,7 +97,6 @@ def _escaped(text: str) -> str:
 
 
 def _elements(data: memoryview) -> Iterator[_Element]:
-    """Yield consecutive elements."""
     position = 0
     while position < len(data):
         tag, length, start = data[position], data[position + 1], position + 2

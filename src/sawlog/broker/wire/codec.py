@@ -465,7 +465,6 @@ def unknown(what: str, given: Body, defaults: Body) -> Unencodable:
 
 
 def uvarint_bytes(value: int) -> bytes:
-    """Return an unsigned varint."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

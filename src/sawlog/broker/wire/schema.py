@@ -213,7 +213,6 @@ def parse_apis(text: str) -> Iterator[Api]:
 
 
 def parse_fields(text: str) -> tuple[Field, ...]:
-    """Parse the fields of a struct."""
     tokens = re.findall(r"[{}]|[^{},\n]+", _braced(text))
     return _struct(iter([token.strip() for token in tokens if token.strip()]))
 
