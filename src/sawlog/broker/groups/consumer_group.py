@@ -273,11 +273,10 @@ class ConsumerGroup:
             known = self._members.static(beat.instance_id)
             if known is not None and known.id != beat.member_id and not self._may_replace(known):
                 return ErrorCode.UNRELEASED_INSTANCE_ID, f"another member has the instance id {beat.instance_id!r}"
-            if beat.member_id not in self._members and known is None and self._is_full:
-                return (
-                    ErrorCode.GROUP_MAX_SIZE_REACHED,
-                    f"the group has {counted(len(self._members), 'member')}, the maximum",
-                )
+            is_full = len(self._members) >= self._config.group_max_size
+            if beat.member_id not in self._members and known is None and is_full:
+                why = f"the group has {counted(len(self._members), 'member')}, the maximum"
+                return ErrorCode.GROUP_MAX_SIZE_REACHED, why
             return ErrorCode.NONE, None
         error = self._members.error(beat.member_id, beat.instance_id)
         if error is not ErrorCode.NONE:
@@ -296,10 +295,6 @@ class ConsumerGroup:
         """Return whether another member may take over an instance id. Static members of the classic protocol do not
         announce that they leave, so they are replaced as in the classic protocol."""
         return member.epoch == STATIC_LEAVE_EPOCH or member.is_classic
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._members) >= self._config.group_max_size
 
     def member_error(self, member_id: str, instance_id: str | None = None) -> ErrorCode:
         """Return the error unless this is a member."""
@@ -489,37 +484,22 @@ class ConsumerGroup:
 
 def _invalid(beat: HeartbeatRequest) -> tuple[ErrorCode, str] | None:
     """Return the error and message of a heartbeat that is invalid for any group."""
-    reason = _nonsense(beat)
-    if reason is not None:
-        return ErrorCode.INVALID_REQUEST, reason
+    is_joining, is_static = beat.epoch == JOIN_EPOCH, beat.instance_id is not None
+    for is_wrong, reason in (
+        (beat.epoch < STATIC_LEAVE_EPOCH, f"{beat.epoch} is not a member epoch"),
+        (not is_joining and not beat.member_id, "a member that has joined must send its id"),
+        (beat.epoch == STATIC_LEAVE_EPOCH and not is_static, "only a static member can leave temporarily"),
+        (is_joining and beat.rebalance_timeout_ms is None, "a joining member must state its rebalance timeout"),
+        (is_joining and beat.owned != frozenset(), "a joining member must state that it owns no partitions"),
+        (is_joining and beat.topics is None and not beat.pattern, "a joining member must state its topics"),
+    ):
+        if is_wrong:
+            return ErrorCode.INVALID_REQUEST, reason
     if beat.assignor is not None and beat.assignor not in ASSIGNORS:
         return ErrorCode.UNSUPPORTED_ASSIGNOR, f"{beat.assignor!r} is not one of {', '.join(ASSIGNORS)}"
     if beat.pattern and not is_pattern(beat.pattern):
         return ErrorCode.INVALID_REGULAR_EXPRESSION, f"{beat.pattern!r} is not a regular expression of RE2"
     return None
-
-
-def _nonsense(beat: HeartbeatRequest) -> str | None:
-    """Return how the fields of a heartbeat contradict each other."""
-    is_joining = beat.epoch == JOIN_EPOCH
-    return next(
-        (
-            reason
-            for is_wrong, reason in (
-                (beat.epoch < STATIC_LEAVE_EPOCH, f"{beat.epoch} is not a member epoch"),
-                (not is_joining and not beat.member_id, "a member that has joined must send its id"),
-                (
-                    beat.epoch == STATIC_LEAVE_EPOCH and beat.instance_id is None,
-                    "only a static member can leave temporarily",
-                ),
-                (is_joining and beat.rebalance_timeout_ms is None, "a joining member must state its rebalance timeout"),
-                (is_joining and beat.owned != frozenset(), "a joining member must state that it owns no partitions"),
-                (is_joining and beat.topics is None and not beat.pattern, "a joining member must state its topics"),
-            )
-            if is_wrong
-        ),
-        None,
-    )
 
 
 def _is_full(beat: HeartbeatRequest) -> bool:

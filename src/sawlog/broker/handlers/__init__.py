@@ -272,6 +272,7 @@ _LISTS: dict[Key, tuple[tuple[str, str], ...]] = {
     Key.CREATE_ACLS: (("creations", "results"),),
     Key.DELETE_ACLS: (("filters", "filter_results"),),
     Key.ALTER_REPLICA_LOG_DIRS: (("topics", "results"), _PARTITIONS),
+    Key.DESCRIBE_USER_SCRAM_CREDENTIALS: (("users", "results"),),
     Key.ALTER_USER_SCRAM_CREDENTIALS: (("users", "results"),),
 }
 #: Fields that an answer repeats from the element of the request.
@@ -281,7 +282,7 @@ _REPEATED = frozenset(
         *("group_id", "key", "transactional_id", "resource_type", "resource_name", "user"),
     }
 )
-_NAMED_OTHERWISE = {"partition_index": "partition", "topic_name": "name"}
+_NAMED_OTHERWISE = {"partition_index": "partition", "topic_name": "name", "user": "name"}
 #: Errors of Fetch that concern the whole request.
 _OF_SESSIONS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 

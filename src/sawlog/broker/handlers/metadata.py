@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ...errors import InvalidTopicName, SawlogError, TopicExists, TopicNotFound
+from ...errors import SawlogError, TopicExists, TopicNotFound
 from ...store.base import Topic
 from ...store.names import check_topic_name
 from ..partitions import id_of
@@ -116,19 +116,7 @@ async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
         code = ErrorCode.UNKNOWN_TOPIC_ID if denied is None else denied.code
         return _missing(unnamed if by_id else name, code, asked["topic_id"])
     try:
-        topic = await broker.partitions.topic(name)
-    except TopicNotFound:
-        absent = _absent(name)
-        if absent is ErrorCode.INVALID_TOPIC_EXCEPTION or not (create and broker.config.auto_create_topics):
-            return _missing(name, absent)
-        if not context.allows(Operation.CREATE, Resource.CLUSTER):
-            denied = context.denial(Operation.CREATE, Resource.TOPIC, name)
-            if denied is not None:
-                return _missing(name, denied.code)
-        try:
-            topic = await _created(context, name)
-        except SawlogError as error:
-            return _missing(name, code_of(error))
+        topic = await _topic(context, name, create=create)
     except SawlogError as error:
         return _missing(name, code_of(error))
     for index in range(topic.partitions):
@@ -140,21 +128,21 @@ async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
     return _described(context, topic, opened=True)
 
 
-async def _created(context: Context, name: str) -> Topic:
-    """Return a new topic, or the one that another client has just created."""
+async def _topic(context: Context, name: str, *, create: bool) -> Topic:
+    """Return a topic, created if it is missing and the client wants and may do that."""
+    broker = context.broker
     try:
-        return await context.broker.create_topic(name)
-    except TopicExists:
-        return await context.broker.partitions.topic(name)
-
-
-def _absent(name: str) -> ErrorCode:
-    """Return the error for a missing topic of that name."""
-    try:
+        return await broker.partitions.topic(name)
+    except TopicNotFound:
         check_topic_name(name)
-    except InvalidTopicName:
-        return ErrorCode.INVALID_TOPIC_EXCEPTION
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if not (create and broker.config.auto_create_topics):
+            raise
+    if not context.allows(Operation.CREATE, Resource.CLUSTER):
+        context.require(Operation.CREATE, Resource.TOPIC, name)
+    try:
+        return await broker.create_topic(name)
+    except TopicExists:
+        return await broker.partitions.topic(name)  # another client has just created it
 
 
 def _missing(name: str | None, code: ErrorCode, topic_id: bytes = NO_ID) -> Body:

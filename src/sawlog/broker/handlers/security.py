@@ -16,7 +16,7 @@ from ..security.acls import CREATED, DESCRIBED, FILTERED, Binding, Filter, from_
 from ..security.authentication import Session
 from ..security.credentials import BY_NUMBER, MECHANISMS, Mechanism, Salted, StoredUsers, check_name, check_salted
 from ..wire import Body, ErrorCode, Key
-from . import ALTER_CLUSTER, DESCRIBE_CLUSTER, Context, KafkaError, code_of, handles, message_of
+from . import ALTER_CLUSTER, DESCRIBE_CLUSTER, Context, KafkaError, answer_each, code_of, handles, message_of
 
 
 @handles(Key.SASL_HANDSHAKE)
@@ -43,20 +43,18 @@ async def describe_users(context: Context, request: Body) -> Body:
     users = await broker.run(StoredUsers(broker.store.registry).list)
     asked = [each["name"] for each in request["users"] or ()]
     counts = Counter(asked)
-    results = []
-    for name in dict.fromkeys(asked or users):
-        made: Body = {"user": name, "error_code": ErrorCode.NONE, "error_message": None, "credential_infos": []}
+
+    async def describe(name: str, answer: Body) -> None:
         if counts[name] > 1:
-            made.update(error_code=ErrorCode.DUPLICATE_RESOURCE, error_message=f"{name!r} is asked for twice")
-        elif name not in users:
-            made.update(error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message=f"no user {name!r}")
-        else:
-            made["credential_infos"] = [
-                {"mechanism": MECHANISMS[mechanism].number, "iterations": count}
-                for mechanism, count in users[name].items()
-            ]
-        results.append(made)
-    return {"error_code": ErrorCode.NONE, "error_message": None, "results": results}
+            raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"{name!r} is asked for twice")
+        if name not in users:
+            raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"no user {name!r}")
+        answer["credential_infos"] = [
+            {"mechanism": MECHANISMS[mechanism].number, "iterations": count} for mechanism, count in users[name].items()
+        ]
+
+    wanted = {"users": dict.fromkeys(asked or users)}
+    return await answer_each(Key.DESCRIBE_USER_SCRAM_CREDENTIALS, wanted, describe)
 
 
 @handles(Key.ALTER_USER_SCRAM_CREDENTIALS, ALTER_CLUSTER)
@@ -74,7 +72,12 @@ async def alter_users(context: Context, request: Body) -> Body:
     for name in lacking:
         wrong[name] = KafkaError(ErrorCode.RESOURCE_NOT_FOUND, "the user has no such credential")
     await broker.authenticator.refresh()
-    return {"results": [_result(name, wrong.get(name)) for name in names]}
+
+    async def tell(name: str, answer: Body) -> None:
+        if name in wrong:
+            raise wrong[name]
+
+    return await answer_each(Key.ALTER_USER_SCRAM_CREDENTIALS, {"users": names}, tell)
 
 
 def _wrong(deletions: list[Body], upsertions: list[Body]) -> dict[str, KafkaError]:
@@ -106,12 +109,6 @@ def _mechanism(asked: Body) -> Mechanism:
 
 def _salted(asked: Body) -> Salted:
     return Salted(_mechanism(asked), asked["iterations"], bytes(asked["salt"]), bytes(asked["salted_password"]))
-
-
-def _result(name: str, error: KafkaError | None) -> Body:
-    if error is None:
-        return {"user": name, "error_code": ErrorCode.NONE, "error_message": None}
-    return {"user": name, "error_code": error.code, "error_message": message_of(error)}
 
 
 # --- access control rules
