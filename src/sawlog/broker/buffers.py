@@ -167,18 +167,13 @@ _SIZE = Struct(">i")
 MIN_REQUEST_BYTES = 8
 READ_BUFFER_BYTES = 64 << 10
 
+_TLS = "TLS: this listener speaks plain text, so the client's security.protocol must not be SSL"
+_HTTP = "HTTP: Kafka clients connect here; metrics are served at the address of --metrics"
 #: First bytes of other protocols.
 _OTHER_PROTOCOLS = {
-    b"\x16\x03": "TLS: this listener speaks plain text, so the client's security.protocol must not be SSL",
-    b"\x15\x03": "TLS: this listener speaks plain text, so the client's security.protocol must not be SSL",
-    b"GET ": "HTTP: Kafka clients connect here; metrics are served at the address of --metrics",
-    b"HEAD": "HTTP: Kafka clients connect here; metrics are served at the address of --metrics",
-    b"POST": "HTTP: Kafka clients connect here",
-    b"PUT ": "HTTP: Kafka clients connect here",
-    b"DELE": "HTTP: Kafka clients connect here",
-    b"OPTI": "HTTP: Kafka clients connect here",
+    **dict.fromkeys((b"\x16\x03", b"\x15\x03"), _TLS),
+    **dict.fromkeys((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"CONN"), _HTTP),
     b"PRI ": "HTTP/2: Kafka clients connect here",
-    b"CONN": "HTTP: Kafka clients connect here",
     b"SSH-": "SSH",
 }
 

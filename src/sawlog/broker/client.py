@@ -162,11 +162,6 @@ class Login:
     password: str = field(repr=False)
     mechanism: str = _DEFAULT
 
-    def kafka_settings(self) -> dict[str, str]:
-        """Return user and password for kafka-python, which does not escape a user's name for SCRAM."""
-        user = self.user if self.mechanism == PLAIN else self.user.replace("=", "=3D").replace(",", "=2C")
-        return {"sasl_plain_username": user, "sasl_plain_password": self.password}
-
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -180,15 +175,18 @@ class Access:
             raise AuthenticationFailed("PLAIN sends the password in clear text, so it needs TLS")
 
     def kafka_settings(self) -> dict[str, Any]:
-        """Return the settings of kafka-python for this."""
-        transport = "PLAINTEXT" if self.tls is None else "SSL"
-        if self.login is None:
+        """Return the settings of kafka-python."""
+        transport, login = "PLAINTEXT" if self.tls is None else "SSL", self.login
+        if login is None:
             return {"security_protocol": transport, "ssl_context": self.tls}
+        # kafka-python does not escape a user's name for SCRAM
+        user = login.user if login.mechanism == PLAIN else login.user.replace("=", "=3D").replace(",", "=2C")
         return {
             "security_protocol": f"SASL_{transport}",
             "ssl_context": self.tls,
-            "sasl_mechanism": self.login.mechanism,
-            **self.login.kafka_settings(),
+            "sasl_mechanism": login.mechanism,
+            "sasl_plain_username": user,
+            "sasl_plain_password": login.password,
         }
 
 

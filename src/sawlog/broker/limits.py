@@ -250,7 +250,10 @@ class ProgressTracker:
                 self._request_s = 0.0
             self._requests, self._read_bytes, self._idle_s = sample.requests, sample.read_bytes, 0.0
         if sample.unread_bytes:
-            return self._unread(sample, elapsed_s, config)
+            self._idle_s += elapsed_s
+            if self._idle_s < config.idle_timeout_s:
+                return None
+            return "unread", f"{sample.unread_bytes:,} bytes of responses were not read for {self._idle_s:.0f} s"
         if not sample.is_reading or sample.is_busy:
             self._idle_s = 0.0
             return None
@@ -258,12 +261,6 @@ class ProgressTracker:
             return self._late(sample, elapsed_s, config)
         self._idle_s += elapsed_s
         return ("idle", f"no request for {self._idle_s:.0f} s") if self._idle_s >= config.idle_timeout_s else None
-
-    def _unread(self, sample: ProgressSample, elapsed_s: float, config: BrokerConfig) -> tuple[str, str] | None:
-        self._idle_s += elapsed_s
-        if self._idle_s < config.idle_timeout_s:
-            return None
-        return "unread", f"{sample.unread_bytes:,} bytes of responses were not read for {self._idle_s:.0f} s"
 
     def _late(self, sample: ProgressSample, elapsed_s: float, config: BrokerConfig) -> tuple[str, str] | None:
         self._request_s += elapsed_s

@@ -108,18 +108,17 @@ class ClusterMembership:
 
     def leader(self, topic_id: str, partition: int) -> int:
         """Return the id of the broker that clients should use for a partition."""
-        if len(self._ids) < 2:
-            return self.id
-        return max(self._ids, key=lambda each: weight("partition", f"{topic_id}/{partition}", each))
+        return self._chosen("partition", f"{topic_id}/{partition}")
 
     def coordinates(self, kind: Kind, key: str) -> bool:
         """Return whether this broker is responsible, by the same current membership as `of`: with the membership of the
         last heartbeat, a broker could refuse clients that were just sent to it, for seconds."""
         if self._refreshed.elapsed_s > _CACHED_S:
             self._refresh()
-        if len(self._ids) < 2:
-            return True
-        return max(self._ids, key=lambda each: weight(kind, key, each)) == self.id
+        return self._chosen(kind, key) == self.id
+
+    def _chosen(self, kind: Kind, key: str) -> int:
+        return self.id if len(self._ids) < 2 else max(self._ids, key=lambda each: weight(kind, key, each))
 
 
 def weight(kind: Kind, key: str, node_id: int) -> bytes:

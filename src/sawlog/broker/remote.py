@@ -358,18 +358,18 @@ class RemoteTopic:
 
     def writer(self, *, linger_ms: float | None = None) -> Packer:
         """Return a buffered writer over all partitions."""
-        return self._made_packer(self._recipe, None, linger_ms)
+        return self._packer(linger_ms=linger_ms)
 
     def _partition_writer(self, partition: int, *, linger_ms: float | None = None) -> Packer:
-        """Return a buffered writer for one partition."""
-        return self._made_packer(self._recipe, partition, linger_ms)
+        return self._packer(partition=partition, linger_ms=linger_ms)
 
-    def _packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
-        """Return a buffered writer with another compression than the topic's, for all partitions or for one."""
-        recipe = self._limited(self.config.with_(compression=compression, compression_level=None))
-        return self._made_packer(recipe, partition, linger_ms)
-
-    def _made_packer(self, recipe: EncoderOptions, partition: int | None, linger_ms: float | None) -> Packer:
+    def _packer(
+        self, compression: str | None = None, *, partition: int | None = None, linger_ms: float | None = None
+    ) -> Packer:
+        """Return a buffered writer for all partitions or for one, with the topic's compression or with another one."""
+        recipe = self._recipe
+        if compression is not None:
+            recipe = self._limited(self.config.with_(compression=compression, compression_level=None))
         return Packer(
             self.partitions,
             lambda number, batch: self._sender.send((self.name, number), batch.data),

@@ -9,16 +9,7 @@ from typing import Any
 from ..errors import GroupActive, GroupNotFound, TopicNotFound, UserNotFound
 from ..store.base import TopicPartition
 from ..store.groups import GroupRow
-from .client import (
-    EARLIEST,
-    LATEST,
-    Cluster,
-    ConsumerGroupDescribeRequest,
-    admin,
-    by_topic,
-    check,
-    consumer,
-)
+from .client import EARLIEST, LATEST, Cluster, ConsumerGroupDescribeRequest, admin, by_topic, check, consumer
 from .security.acls import CREATED, DESCRIBED, FILTERED, Binding, Filter, from_wire, to_wire
 from .security.authorizer import sorted_bindings
 from .security.credentials import BY_NUMBER, MECHANISMS, Salted

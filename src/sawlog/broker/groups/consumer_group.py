@@ -257,11 +257,7 @@ class ConsumerGroup:
         member.session.set(member.session_timeout_ms)
         is_told = beat.epoch != member.epoch or member.assigned != before or _is_full(beat)
         return HeartbeatResponse(
-            ErrorCode.NONE,
-            None,
-            member.id,
-            member.epoch,
-            frozenset(member.assigned) if is_told else None,
+            ErrorCode.NONE, None, member.id, member.epoch, frozenset(member.assigned) if is_told else None
         )
 
     def _error(self, beat: HeartbeatRequest) -> tuple[ErrorCode, str | None]:

@@ -23,14 +23,7 @@ from ...store.names import check_group_name
 from ..wire import ErrorCode
 from .consumer_group import JOIN_EPOCH, ConsumerGroup, HeartbeatRequest, HeartbeatResponse, TopicInfo
 from .group import Group, GroupClaim
-from .members import (
-    JoinRequest,
-    JoinResponse,
-    Sender,
-    SyncRequest,
-    SyncResponse,
-    subscribed_topics,
-)
+from .members import JoinRequest, JoinResponse, Sender, SyncRequest, SyncResponse, subscribed_topics
 from .stored import (
     CommitQueue,
     GroupSummary,

@@ -161,7 +161,10 @@ class CommitQueue:
         return [
             dict.fromkeys(commit.offsets, _refused(commit.group, refused))
             if refused is not None
-            else {partition: _code(partition in change.offsets) for partition in commit.offsets}
+            else {
+                partition: ErrorCode.NONE if partition in change.offsets else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                for partition in commit.offsets
+            }
             for commit, change, refused in zip(commits, changes, refusals, strict=True)
         ]
 
@@ -190,10 +193,6 @@ def _refused(group: str, error: GroupError) -> ErrorCode:
     """Return the error of a refused commit: the group has members elsewhere, or another broker coordinates it."""
     _logger.warning("a commit to group %s was refused: %s", group, error)
     return ErrorCode.NOT_COORDINATOR if isinstance(error, NotCoordinator) else ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def _code(is_there: bool) -> ErrorCode:
-    return ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 # --- in a thread

@@ -211,10 +211,7 @@ _KNOWN_SINCE: dict[ErrorCode, tuple[ErrorCode, dict[Key, int]]] = {
         ErrorCode.INVALID_PRODUCER_EPOCH,
         {Key.INIT_PRODUCER_ID: 4, Key.ADD_PARTITIONS_TO_TXN: 2, Key.ADD_OFFSETS_TO_TXN: 2, Key.END_TXN: 2},
     ),
-    ErrorCode.TRANSACTION_ABORTABLE: (
-        ErrorCode.INVALID_TXN_STATE,
-        {Key.PRODUCE: 11, Key.TXN_OFFSET_COMMIT: 4},
-    ),
+    ErrorCode.TRANSACTION_ABORTABLE: (ErrorCode.INVALID_TXN_STATE, {Key.PRODUCE: 11, Key.TXN_OFFSET_COMMIT: 4}),
 }
 
 

@@ -286,12 +286,7 @@ def _broker_rows(context: Context) -> list[Body]:
         _fixed("default.replication.factor", 1, "Replicas of a partition; there is always one.", 1),
         _fixed("listeners", f"PLAINTEXT://{broker.listening}", "Listening address."),
         _fixed("log.dirs", broker.store.path, "Path or address of the store."),
-        _fixed(
-            "message.max.bytes",
-            batch_bytes,
-            "Largest batch, unless a topic has its own limit.",
-            batch_bytes,
-        ),
+        _fixed("message.max.bytes", batch_bytes, "Largest batch, unless a topic has its own limit.", batch_bytes),
         _fixed("node.id", broker.node_id, "Id of this broker."),
     )
 

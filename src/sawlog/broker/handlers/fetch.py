@@ -201,7 +201,7 @@ class _Fetch:
             return load.result() if load.done() else None
         isolation: Isolation = "committed" if self._committed else "uncommitted"
         if found.log._is_tiered and start < found.log._local_offset:  # only in the replica, which may be slow
-            self._loads[found] = self._context.broker.run(_fetched, found, start, room, isolation)
+            self._loads[found] = self._context.broker.run(found.log.fetch, start, room, isolation=isolation)
             return None
         page = found.log._peek(start, room, isolation=isolation)
         if not isinstance(page, Future):
@@ -260,11 +260,6 @@ class _Fetch:
                 partition.forget(woken.set)
             for load in self._loads.values():
                 load.add_done_callback(_retrieved)  # the request may be gone
-
-
-def _fetched(found: ServedPartition, start: int, room: int, isolation: Isolation) -> Fetched:
-    """Read a page, which may take long. Runs in a thread."""
-    return found.log.fetch(start, room, isolation=isolation)
 
 
 def _retrieved(load: asyncio.Future[Fetched]) -> None:

@@ -267,12 +267,7 @@ class TlsListener:
     """Listening sockets and pending handshakes."""
 
     def __init__(
-        self,
-        tls: Tls,
-        make: Callable[[], asyncio.BaseProtocol],
-        refused: Callable[[str], None],
-        *,
-        timeout_s: float,
+        self, tls: Tls, make: Callable[[], asyncio.BaseProtocol], refused: Callable[[str], None], *, timeout_s: float
     ) -> None:
         """`make` creates the protocol of a connection; `refused` is called with the reason for a failed one."""
         self._tls = tls

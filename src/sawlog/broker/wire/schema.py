@@ -192,13 +192,7 @@ _FIELD: Final = re.compile(
     r"(?P<name>\w+) (?P<array>\[\])?(?P<kind>\w*)(?:(?P<null>\?)(?:(?P<null_since>\d+)\+)?)?"
     r"(?: (?P<since>\d+)(?P<last>\+|-\d+)?)?(?: = (?P<default>-?\w+))?(?: tag (?P<tag>\d+))?"
 )
-_WORDS: Final = {
-    "null": None,
-    "true": True,
-    "INT32_MAX": INT32_MAX,
-    "INT64_MAX": INT64_MAX,
-    "NOT_ASKED": NOT_ASKED,
-}
+_WORDS: Final = {"null": None, "true": True, "INT32_MAX": INT32_MAX, "INT64_MAX": INT64_MAX, "NOT_ASKED": NOT_ASKED}
 
 
 def parse_apis(text: str) -> Iterator[Api]:
