@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ... import errors
@@ -27,7 +28,7 @@ from ...errors import SawlogError
 from ..security.acls import CLUSTER_NAME, OPERATIONS, ClientIdentity, Operation, Resource, word
 from ..security.credentials import ANONYMOUS
 from ..wire import BY_KEY, Body, ErrorCode, Key
-from ..wire.schema import UUID, Field, Fields
+from ..wire.schema import UUID, Fields
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -309,7 +310,10 @@ async def answer_each(key: Key, request: Body, complete: Callable[[Any, Body], A
     fields that identify the element. An error concerns only one element."""
     made, elements = _response(key, request, ErrorCode.NONE, None)
     for asked, answer, _ in elements:
-        await _complete(answer, complete(asked, answer))
+        try:
+            await complete(asked, answer)
+        except SawlogError as error:
+            _fail(answer, error)
     return made
 
 
@@ -317,47 +321,69 @@ async def answer_partitions(key: Key, request: Body, complete: Callable[[str, An
     """Answer for each partition of each topic in a request: `complete(topic, partition, answer)`, as `answer_each`."""
     made, elements = _response(key, request, ErrorCode.NONE, None)
     for asked, answer, topic in elements:
-        name = next(topic[field] for field in ("name", "topic", "topic_name") if field in topic)
-        await _complete(answer, complete(name, asked, answer))
+        try:
+            await complete(topic.get("name") or topic.get("topic") or topic.get("topic_name", ""), asked, answer)
+        except SawlogError as error:
+            _fail(answer, error)
     return made
 
 
-async def _complete(answer: Body, completed: Awaitable[None]) -> None:
-    try:
-        await completed
-    except SawlogError as error:
-        answer["error_code"] = code_of(error)
-        if "error_message" in answer:
-            answer["error_message"] = message_of(error)
+def _fail(answer: Body, error: SawlogError) -> None:
+    answer["error_code"] = code_of(error)
+    if "error_message" in answer:
+        answer["error_message"] = message_of(error)
 
 
 def _response(key: int, request: Body, code: ErrorCode, message: str | None) -> tuple[Body, list[_Element]]:
     """Return a response with the same error everywhere, and the elements of the request with their answers in it."""
-    error = {"error_code": code, "partition_error_code": code, "error_message": message}
     elements: list[_Element] = []
 
-    def answer(fields: Fields, item: Any, parent: Any, lists: tuple[tuple[str, str], ...]) -> Body:
-        items, answers = lists[0] if lists else ("", "")
-        made: Body = {}
-        for field in fields:
-            if field.name == answers:
-                inner = field.inner if isinstance(field.inner, tuple) else ()
-                made[answers] = [answer(inner, each, item, lists[1:]) for each in item.get(items) or ()]
-            elif field.name in error:
-                made[field.name] = error[field.name]
-            elif field.name in _REPEATED:
-                made.update(_repeated(field, item))
-        if not lists:
+    def answer(shape: _Shape, item: Any, parent: Any) -> Body:
+        made: Body = dict.fromkeys(shape.codes, code)
+        if shape.has_message:
+            made["error_message"] = message
+        for name, other, is_id in shape.repeated:
+            if not isinstance(item, dict):  # a name or a number
+                if not is_id:
+                    made[name] = item
+            elif (value := item.get(name, item.get(other))) is not None:  # earlier versions have no null
+                made[name] = value
+        if shape.inner is None:
             elements.append((item, made, parent))
+        else:
+            made[shape.answers] = [answer(shape.inner, each, item) for each in item.get(shape.items) or ()]
         return made
 
-    return answer(BY_KEY[key].response, request, None, _LISTS.get(Key(key), ())), elements
+    return answer(_shape(key), request, None), elements
 
 
-def _repeated(field: Field, item: Any) -> Body:
-    """Return a field that identifies an element of a request, as its answer repeats it."""
-    if not isinstance(item, dict):  # a name or a number
-        return {} if field.kind is UUID else {field.name: item}
-    name = field.name if field.name in item else _NAMED_OTHERWISE.get(field.name)
-    value = item.get(name)
-    return {} if value is None else {field.name: value}  # earlier versions have no null
+class _Shape(NamedTuple):
+    """A struct of a response."""
+
+    #: Fields with error codes.
+    codes: list[str]
+    has_message: bool
+    #: Fields that repeat the element of the request, their name there if it differs, and True for an id.
+    repeated: list[tuple[str, str, bool]]
+    #: The list in the request, and the list of answers to its elements.
+    items: str
+    answers: str
+    inner: _Shape | None
+
+
+@cache
+def _shape(key: int) -> _Shape:
+    def shape(fields: Fields, lists: tuple[tuple[str, str], ...]) -> _Shape:
+        (items, answers), *rest = lists or [("", "")]
+        names = {field.name: field for field in fields}
+        inner = names[answers].inner if lists else None
+        return _Shape(
+            [name for name in ("error_code", "partition_error_code") if name in names],
+            "error_message" in names,
+            [(name, _NAMED_OTHERWISE.get(name, ""), names[name].kind is UUID) for name in names if name in _REPEATED],
+            items,
+            answers,
+            shape(inner, tuple(rest)) if isinstance(inner, tuple) else None,
+        )
+
+    return shape(BY_KEY[key].response, _LISTS.get(Key(key), ()))
