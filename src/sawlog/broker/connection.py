@@ -22,12 +22,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import AuthenticationFailed
 from ..storage.mapped import copied_bytes
 from .buffers import HIGH_WATER_BYTES, MIN_REQUEST_BYTES, FrameReader, InvalidFrameSize, SendQueue
-from .handlers import Context, code_of, known_code_of, message_of, refusal
+from .handlers import Context, call_authorized, code_of, known_code_of, message_of, refusal
 from .limits import ProgressSample, ProgressTracker, is_closed, prepare
 from .security.authentication import BEFORE_AUTHENTICATION, LINGER_S, Session
 from .wire import (
@@ -308,6 +309,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             slot.request = decode_request(header, frame)
             fault = self._server.fault_for(header, slot.request)
             context = Context(self._broker, header, self._host, known.principal, known)
+            if not self._broker.authorizer.is_open:
+                handler = partial(call_authorized, handler)
             answer = handler(context, slot.request) if fault is None else fault(self, context, handler, slot.request)
         except Malformed as error:
             self.refuse("malformed", f"{BY_KEY[header.api_key].name} version {header.version}: {error}")

@@ -4,11 +4,12 @@
 awaitable of it; None sends no response. Handlers run in the event loop's thread; calls that may block on the disk go
 through `Broker.run`.
 
-**Authorization.** The arguments of `@handles` are the operations that a request requires as a whole; they are checked
-before the handler is called. Most requests name several resources, and those that the client may not use get an error
-of their own: the handler checks them with `Context.require`, and its docstring says what they require. All follow
-Kafka's list of operations and resources by protocol. Lists leave out what the client may not describe; asking for such
-a resource by name is an error, whether it exists or not.
+**Authorization.** The arguments of `@handles` are the operations that a request requires as a whole, which
+`call_authorized` checks before it calls the handler. Most requests name several resources, and those that the client
+may not use get an error of their own: the handler checks them with `Context.require`, and its docstring says what they
+require. All follow Kafka's list of operations and resources by protocol. Lists leave out what the client may not
+describe; asking for such a resource by name is an error, whether it exists or not. A broker without bindings checks
+nothing.
 
 **Errors.** A handler raises `KafkaError`, or an error of the library, which `code_of` translates. A response without an
 error code of its own carries the code in each of its elements (`refusal`), so that every client understands it.
@@ -106,7 +107,7 @@ class Context:
 Handler = Callable[[Context, Body], Answer]
 _H = TypeVar("_H", bound=Handler)
 
-#: The handler of each API, which checks what a request requires as a whole.
+#: The handler of each API.
 HANDLERS: Final[dict[int, Handler]] = {}
 
 
@@ -124,22 +125,26 @@ WRITE_TRANSACTION = Requirement(Operation.WRITE, Resource.TRANSACTIONAL_ID, "tra
 DESCRIBE_CLUSTER, ALTER_CLUSTER = Requirement(Operation.DESCRIBE), Requirement(Operation.ALTER)
 
 
+_REQUIREMENTS: Final[dict[int, tuple[Requirement, ...]]] = {}
+
+
 def handles(key: Key, *requirements: Requirement) -> Callable[[_H], _H]:
     """Register a function as the handler of an API, for clients that meet all requirements."""
 
     def register(handler: _H) -> _H:
-        def authorized(context: Context, request: Body) -> Answer:
-            if not context.broker.authorizer.is_open:
-                for operation, resource, field in requirements:
-                    name = CLUSTER_NAME if field is None else request[field]
-                    if name is not None:
-                        context.require(operation, resource, name)
-            return handler(context, request)
-
-        HANDLERS[key] = authorized if requirements else handler
+        HANDLERS[key], _REQUIREMENTS[key] = handler, requirements
         return handler
 
     return register
+
+
+def call_authorized(handler: Handler, context: Context, request: Body) -> Answer:
+    """Call a handler. Raise `KafkaError` if the client does not meet the requirements."""
+    for operation, resource, field in _REQUIREMENTS[context.header.api_key]:
+        name = CLUSTER_NAME if field is None else request[field]
+        if name is not None:
+            context.require(operation, resource, name)
+    return handler(context, request)
 
 
 # --- errors
