@@ -1,4 +1,4 @@
-"""Memory that clients occupy: `MemoryBudget`, and the two buffers that it counts, `FrameReader` and `SendQueue`.
+"""Memory of clients: `MemoryBudget`, and the two buffers that it counts, `FrameReader` and `SendQueue`.
 
 **`MemoryBudget`** counts requests from their arrival to their response (large ones from the moment their length is
 known), and responses until the client has read them. The broker applies back-pressure instead of using more memory:

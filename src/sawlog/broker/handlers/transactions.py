@@ -158,7 +158,7 @@ async def list_transactions(context: Context, request: Body) -> Body:
 
 @handles(Key.DESCRIBE_TRANSACTIONS)
 async def describe_transactions(context: Context, request: Body) -> Body:
-    """Return the details of transactional ids. Needs DESCRIBE on each of them, and on the topics that are told."""
+    """Return the details of transactional ids. Needs DESCRIBE on each; topics that the client may not describe are left out."""
     entries = context.broker.transactions.entries()
 
     async def describe(name: str, answer: Body) -> None:
