@@ -158,7 +158,8 @@ async def list_transactions(context: Context, request: Body) -> Body:
 
 @handles(Key.DESCRIBE_TRANSACTIONS)
 async def describe_transactions(context: Context, request: Body) -> Body:
-    """Return the details of transactional ids. Needs DESCRIBE on each; topics that the client may not describe are left out."""
+    """Return the details of transactional ids. Needs DESCRIBE on each, and leaves out topics that the client may not
+    describe."""
     entries = context.broker.transactions.entries()
 
     async def describe(name: str, answer: Body) -> None:

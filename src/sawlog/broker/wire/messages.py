@@ -19,8 +19,7 @@ _MESSAGES: Final = """
 # SCRAM mechanisms: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512. Match types of quotas: 0 the name, 1 the default, 2 any.
 
 ApiVersions 0-4, flexible 3+
-  request
-    client_software_name string 3+, client_software_version string 3+
+  request client_software_name string 3+, client_software_version string 3+
   response
     error_code int16, api_keys [] { api_key int16, min_version int16, max_version int16 }
     throttle_time_ms int32 1+
@@ -31,14 +30,11 @@ ApiVersions 0-4, flexible 3+
     zk_migration_ready boolean 3+ tag 3
 
 SaslHandshake 0-1
-  request
-    mechanism string
-  response
-    error_code int16, mechanisms []string
+  request mechanism string
+  response error_code int16, mechanisms []string
 
 SaslAuthenticate 0-2, flexible 2+
-  request
-    auth_bytes bytes
+  request auth_bytes bytes
   response
     error_code int16, error_message string? = null, auth_bytes bytes
     session_lifetime_ms int64 1+
@@ -58,8 +54,7 @@ CreateAcls 1-3, flexible 2+
     creations []
       resource_type int8, resource_name string, resource_pattern_type int8 = 3
       principal string, host string, operation int8, permission_type int8
-  response
-    throttle_time_ms int32, results [] { error_code int16, error_message string? = null }
+  response throttle_time_ms int32, results [] { error_code int16, error_message string? = null }
 
 DeleteAcls 1-3, flexible 2+
   request
@@ -75,8 +70,7 @@ DeleteAcls 1-3, flexible 2+
         principal string, host string, operation int8, permission_type int8
 
 DescribeUserScramCredentials 0, flexible 0+
-  request
-    users []? { name string }
+  request users []? { name string }
   response
     throttle_time_ms int32, error_code int16, error_message string? = null
     results []
@@ -87,12 +81,10 @@ AlterUserScramCredentials 0, flexible 0+
   request
     deletions [] { name string, mechanism int8 }
     upsertions [] { name string, mechanism int8, iterations int32, salt bytes, salted_password bytes }
-  response
-    throttle_time_ms int32, results [] { user string, error_code int16, error_message string? = null }
+  response throttle_time_ms int32, results [] { user string, error_code int16, error_message string? = null }
 
 DescribeClientQuotas 0-1, flexible 1+
-  request
-    components [] { entity_type string, match_type int8, match string? }, strict boolean
+  request components [] { entity_type string, match_type int8, match string? }, strict boolean
   response
     throttle_time_ms int32, error_code int16, error_message string? = null
     entries []? { entity [] { entity_type string, entity_name string? }, values [] { key string, value float64 } }
@@ -168,8 +160,7 @@ FindCoordinator 0-6, flexible 3+
       key string, node_id int32 = -1, host string, port int32 = -1, error_code int16, error_message string? = null
 
 DescribeQuorum 0-2, flexible 0+
-  request
-    topics [] { topic_name string, partitions [] { partition_index int32 } }
+  request topics [] { topic_name string, partitions [] { partition_index int32 } }
   response
     error_code int16
     error_message string? 2+ = null
@@ -192,15 +183,13 @@ DescribeQuorum 0-2, flexible 0+
     nodes [] 2+ { node_id int32, listeners [] { name string, host string, port uint16 } }
 
 AlterReplicaLogDirs 1-2, flexible 2+
-  request
-    dirs [] { path string, topics [] { name string, partitions []int32 } }
+  request dirs [] { path string, topics [] { name string, partitions []int32 } }
   response
     throttle_time_ms int32
     results [] { topic_name string, partitions [] { partition_index int32, error_code int16 } }
 
 DescribeLogDirs 0-5, flexible 2+
-  request
-    topics []? { topic string, partitions []int32 }  # Null: all.
+  request topics []? { topic string, partitions []int32 }  # Null: all.
   response
     throttle_time_ms int32
     error_code int16 3+
@@ -239,8 +228,7 @@ AlterPartitionReassignments 0-1, flexible 0+
       name string, partitions [] { partition_index int32, error_code int16, error_message string? = null }
 
 ListPartitionReassignments 0, flexible 0+
-  request
-    timeout_ms int32 = 60000, topics []? = null { name string, partition_indexes []int32 }
+  request timeout_ms int32 = 60000, topics []? = null { name string, partition_indexes []int32 }
   response
     throttle_time_ms int32, error_code int16, error_message string? = null
     topics []
@@ -425,10 +413,8 @@ DescribeGroups 0-6, flexible 5+
       authorized_operations int32 3+ = NOT_ASKED
 
 DeleteGroups 0-2, flexible 2+
-  request
-    groups_names []string
-  response
-    throttle_time_ms int32, results [] { group_id string, error_code int16 }
+  request groups_names []string
+  response throttle_time_ms int32, results [] { group_id string, error_code int16 }
 
 OffsetCommit 0-10, flexible 8+
   request
@@ -498,8 +484,7 @@ ConsumerGroupHeartbeat 0-1, flexible 0+
     assignment struct? = null { topic_partitions [] { topic_id uuid, partitions []int32 } }
 
 ConsumerGroupDescribe 0-1, flexible 0+
-  request
-    group_ids []string, include_authorized_operations boolean
+  request group_ids []string, include_authorized_operations boolean
   response
     throttle_time_ms int32
     groups []
@@ -549,8 +534,7 @@ CreatePartitions 0-3, flexible 2+
   request
     topics [] { name string, count int32, assignments []? { broker_ids []int32 } }
     timeout_ms int32, validate_only boolean
-  response
-    throttle_time_ms int32, results [] { name string, error_code int16, error_message string? = null }
+  response throttle_time_ms int32, results [] { name string, error_code int16, error_message string? = null }
 
 DescribeConfigs 1-4, flexible 4+
   request
@@ -592,8 +576,7 @@ IncrementalAlterConfigs 0-1, flexible 1+
     responses [] { error_code int16, error_message string? = null, resource_type int8, resource_name string }
 
 ListConfigResources 0-1, flexible 0+
-  request
-    resource_types []int8 1+
+  request resource_types []int8 1+
   response
     throttle_time_ms int32, error_code int16, config_resources [] { resource_name string, resource_type int8 1+ = 16 }
 
@@ -604,8 +587,7 @@ InitProducerId 0-5, flexible 2+
     transactional_id string?  # Null: idempotent, without transactions.
     transaction_timeout_ms int32
     producer_id int64 3+ = -1, producer_epoch int16 3+ = -1
-  response
-    throttle_time_ms int32, error_code int16, producer_id int64 = -1, producer_epoch int16 = -1
+  response throttle_time_ms int32, error_code int16, producer_id int64 = -1, producer_epoch int16 = -1
 
 AddPartitionsToTxn 0-5, flexible 3+
   request
@@ -625,10 +607,8 @@ AddPartitionsToTxn 0-5, flexible 3+
       name string, results_by_partition [] { partition_index int32, partition_error_code int16 }
 
 AddOffsetsToTxn 0-4, flexible 3+
-  request
-    transactional_id string, producer_id int64, producer_epoch int16, group_id string
-  response
-    throttle_time_ms int32, error_code int16
+  request transactional_id string, producer_id int64, producer_epoch int16, group_id string
+  response throttle_time_ms int32, error_code int16
 
 TxnOffsetCommit 0-5, flexible 3+
   request
@@ -654,8 +634,7 @@ EndTxn 0-5, flexible 3+
     producer_id int64 5+ = -1, producer_epoch int16 5+ = -1
 
 DescribeProducers 0, flexible 0+
-  request
-    topics [] { name string, partition_indexes []int32 }
+  request topics [] { name string, partition_indexes []int32 }
   response
     throttle_time_ms int32
     topics []
@@ -676,8 +655,7 @@ ListTransactions 0-2, flexible 0+
     transaction_states [] { transactional_id string, producer_id int64, transaction_state string }
 
 DescribeTransactions 0, flexible 0+
-  request
-    transactional_ids []string
+  request transactional_ids []string
   response
     throttle_time_ms int32
     transaction_states []

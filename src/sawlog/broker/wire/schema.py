@@ -187,7 +187,7 @@ _KINDS: Final = {
     for each in (BOOLEAN, INT8, INT16, UINT16, INT32, INT64, FLOAT64, UUID, STRING, BYTES, RECORDS, ARRAY, STRUCT)
 }
 _KEYS: Final = {"".join(word.capitalize() for word in key.name.split("_")): key for key in Key}
-_API: Final = re.compile(r"(\w+) (\d+)(?:-(\d+))?(?:, flexible (\d+)\+)?\n  request\n(.*)\n  response\n(.*)", re.DOTALL)
+_API: Final = re.compile(r"(\w+) (\d+)(?:-(\d+))?(?:, flexible (\d+)\+)?\n  request\b(.*)\n  response\b(.*)", re.DOTALL)
 _FIELD: Final = re.compile(
     r"(?P<name>\w+) (?P<array>\[\])?(?P<kind>\w*)(?:(?P<null>\?)(?:(?P<null_since>\d+)\+)?)?"
     r"(?: (?P<since>\d+)(?P<last>\+|-\d+)?)?(?: = (?P<default>-?\w+))?(?: tag (?P<tag>\d+))?"
