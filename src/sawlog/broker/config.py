@@ -39,12 +39,19 @@ class SettingType:
 
     #: Completes "must be" in a message.
     expected: str
-    #: Returns the checked value. Raises `ValueError`, with a message if `expected` does not explain it.
-    read: Callable[[Any], Any]
+    is_valid: Callable[[Any], bool] = lambda value: True
+    #: Returns the setting for a valid value. Raises `ValueError` if it is invalid after all.
+    convert: Callable[[Any], Any] = lambda value: value
     #: Parses the text of a command line, to be passed to `read`. Raises `ValueError` if it is invalid.
     parse: Callable[[str], Any] = str
     #: True if the value is the path of a file. In a configuration file, a relative path is relative to that file.
     is_file: bool = False
+
+    def read(self, value: Any) -> Any:
+        """Return the checked value. Raise `ValueError`, with a message if `expected` does not explain it."""
+        if not self.is_valid(value):
+            raise ValueError
+        return self.convert(value)
 
 
 def shown(value: object) -> str:
@@ -56,15 +63,6 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
-def _checked(is_valid: Callable[[Any], bool], convert: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if not is_valid(value):
-            raise ValueError
-        return value if convert is None else convert(value)
-
-    return read
-
-
 def _in_range(kinds: Any, lowest: float, highest: float) -> Callable[[Any], bool]:
     def is_valid(value: Any) -> bool:
         return isinstance(value, kinds) and not isinstance(value, bool) and lowest <= value <= highest
@@ -73,12 +71,12 @@ def _in_range(kinds: Any, lowest: float, highest: float) -> Callable[[Any], bool
 
 
 def whole(lowest: int, highest: int) -> SettingType:
-    return SettingType(f"an integer from {lowest} to {highest}", _checked(_in_range((int,), lowest, highest)), int)
+    return SettingType(f"an integer from {lowest} to {highest}", _in_range((int,), lowest, highest), parse=int)
 
 
 def number(lowest: float, highest: float) -> SettingType:
-    read = _checked(_in_range((int, float), lowest, highest), float)
-    return SettingType(f"a number from {lowest:g} to {highest:.0f}", read, float)
+    is_valid = _in_range((int, float), lowest, highest)
+    return SettingType(f"a number from {lowest:g} to {highest:.0f}", is_valid, float, float)
 
 
 def _truth_of(text: str) -> bool:
@@ -88,13 +86,16 @@ def _truth_of(text: str) -> bool:
 
 
 #: A boolean. Nothing else is accepted: the string "no" would be true.
-TRUTH = SettingType("true or false", _checked(lambda value: isinstance(value, bool)), _truth_of)
+TRUTH = SettingType("true or false", lambda value: isinstance(value, bool), parse=_truth_of)
 
 
 def text(longest: int, expected: str | None = None, *, is_file: bool = False) -> SettingType:
     """Printable text."""
-    read = _checked(lambda value: isinstance(value, str) and 1 <= len(value) <= longest and value.isprintable())
-    return SettingType(expected or f"a text of 1 to {longest} printable characters", read, is_file=is_file)
+    return SettingType(
+        expected or f"a text of 1 to {longest} printable characters",
+        lambda value: isinstance(value, str) and 1 <= len(value) <= longest and value.isprintable(),
+        is_file=is_file,
+    )
 
 
 #: The path of a file.
@@ -102,7 +103,7 @@ FILE = text(4096, "the path of a file", is_file=True)
 
 
 def choice(*words: str) -> SettingType:
-    return SettingType(" or ".join(words), _checked(lambda value: isinstance(value, str) and value in words))
+    return SettingType(" or ".join(words), lambda value: isinstance(value, str) and value in words)
 
 
 def several(*words: str) -> SettingType:
@@ -116,28 +117,27 @@ def several(*words: str) -> SettingType:
     def parse(text: str) -> list[str]:
         return [each.strip() for each in text.split(",")] if text else []
 
-    return SettingType(f"a list of {', '.join(words)}", _checked(is_valid, tuple), parse)
+    return SettingType(f"a list of {', '.join(words)}", is_valid, tuple, parse)
 
 
 def maybe(kind: SettingType) -> SettingType:
     """Another type, or None. A file and a command line cannot express None; they omit the setting."""
-    return SettingType(
-        kind.expected, lambda value: None if value is None else kind.read(value), kind.parse, kind.is_file
+    return replace(
+        kind,
+        is_valid=lambda value: value is None or kind.is_valid(value),
+        convert=lambda value: None if value is None else kind.convert(value),
     )
 
 
 def listed(kind: SettingType, *, separator: str) -> SettingType:
     """A list of values of another type, joined by a separator on a command line."""
 
-    def read(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, (list, tuple)):
-            raise ValueError
-        return tuple(kind.read(each) for each in value)
-
-    def parse(text: str) -> list[Any]:
-        return [kind.parse(each.strip()) for each in text.split(separator) if each.strip()]
-
-    return SettingType(f"a list, of which each is {kind.expected}", read, parse)
+    return SettingType(
+        f"a list, of which each is {kind.expected}",
+        lambda value: isinstance(value, (list, tuple)),
+        lambda value: tuple(kind.read(each) for each in value),
+        lambda text: [kind.parse(each.strip()) for each in text.split(separator) if each.strip()],
+    )
 
 
 # --- the settings
@@ -218,8 +218,8 @@ def _no_text(text: str) -> Any:
     raise InvalidConfig("it is a table, which only a file can give")
 
 
-_ADDRESS = SettingType("HOST:PORT", _read_address)
-_TOPIC_SETTINGS = SettingType("a table of topic settings", _read_topic_settings, _no_text)
+_ADDRESS = SettingType("HOST:PORT", convert=_read_address)
+_TOPIC_SETTINGS = SettingType("a table of topic settings", convert=_read_topic_settings, parse=_no_text)
 _Flag = Annotated[bool, TRUTH]
 _MaybeFile = Annotated[str | None, maybe(FILE)]
 _Listener = Annotated[Address, _ADDRESS]
