@@ -103,15 +103,11 @@ def _run_without_extra(arguments: Sequence[str], missing: str) -> int:
     """Run `sawlog` where the extra `cli` is not installed: print the version and how to install the commands."""
     advice = f"the command line needs {missing}: run pip install '.[cli]' in a clone of sawlog"
     if list(arguments) in ([], ["--help"], ["-h"], ["--version"]):
-        print(f"{version_line()}\nThe library is installed; {advice}")
+        kernel = "compiled" if kernel_info().compiled else "interpreted"
+        print(f"sawlog {__version__}, {kernel} kernel\nThe library is installed; {advice}")
         return _leave(OK)
     _complain(advice)
     return FAILED
-
-
-def version_line() -> str:
-    """Return the version, and whether the kernel is compiled."""
-    return f"sawlog {__version__}, {'compiled' if kernel_info().compiled else 'interpreted'} kernel"
 
 
 def _reopen_closed_streams() -> None:

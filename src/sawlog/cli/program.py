@@ -18,7 +18,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from . import version_line
+from .. import __version__
+from .._kernel_info import kernel_info
 
 #: Summary, module and attribute of each command, in the order of the help.
 COMMANDS = {
@@ -297,7 +298,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(version_line())
+        print(f"sawlog {__version__}, {'compiled' if kernel_info().compiled else 'interpreted'} kernel")
         raise typer.Exit
 
 
