@@ -134,14 +134,6 @@ def test_an_empty_log_that_starts_above_the_source_is_refused(tmp_path: Path) ->
         interop.import_log(lay(tmp_path / "theirs", dict(LAMINARMQ)), log)
 
 
-def test_a_log_with_records_is_refused_without_resume(tmp_path: Path) -> None:
-    source = lay(tmp_path / "theirs", dict(LAMINARMQ))
-    with Log.open(tmp_path / "ours") as log:
-        interop.import_log(source, log, resume=False)
-        with pytest.raises(ImportMismatch, match="already"):
-            interop.import_log(source, log, resume=False)
-
-
 @pytest.mark.parametrize("first", [1, 1000, 2**31 - 1, 2**31, 5_000_000_000])
 def test_a_log_may_begin_anywhere(tmp_path: Path, first: int) -> None:
     source = theirs(tmp_path / "theirs", "laminarmq", 5, first=first)

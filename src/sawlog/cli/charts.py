@@ -67,13 +67,13 @@ Chart = TimeChart | BarChart
 # --- axes
 
 
-def axis_of(chart: Chart, count: int = 4) -> list[float]:
+def axis_of(chart: Chart) -> list[float]:
     """Return the grid lines of a chart: round numbers from 0 to at least its largest value."""
     most = max(chart.values, default=0)
     unit = 1
     while isinstance(chart, BarChart) and chart.binary and most >= unit * 1024:
         unit *= 1024
-    return [step * unit for step in round_steps(most / unit, count)]
+    return [step * unit for step in round_steps(most / unit)]
 
 
 def round_steps(most: float, count: int = 4) -> list[float]:

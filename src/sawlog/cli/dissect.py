@@ -105,8 +105,9 @@ class Damage:
     reason: str
 
 
-def dissect(view: memoryview, position: int = 0) -> Iterator[Batch | Damage]:
-    """Yield the batches and damaged ranges from `position`, where a batch should start, to the end of the file."""
+def dissect(view: memoryview) -> Iterator[Batch | Damage]:
+    """Yield the batches and damaged ranges of a file, in order."""
+    position = 0
     following: int | None = None
     while position < len(view):
         rows = new_rows(_ROWS)

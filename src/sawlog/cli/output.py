@@ -70,9 +70,9 @@ class Column:
     width: int = 0
 
     @property
-    def heading(self) -> str:
-        """The table's title."""
-        return (self.title or self.name.replace("_", " ")).upper()
+    def label(self) -> str:
+        """The title, or the name in words."""
+        return self.title or self.name.replace("_", " ")
 
 
 #: Columns that look the same in every table.
@@ -262,9 +262,9 @@ class Printer:
         if self.for_people:
             known = {column.name: column for column in columns}
             shown = [(known.get(name, Column(name)), value) for name, value in fields.items()]
-            width = max((len(_title(column)) for column, _ in shown), default=0)
+            width = max((len(column.label) for column, _ in shown), default=0)
             for column, value in shown:
-                self.line(f"{self._strong(_title(column).ljust(width))}  {_shown(column, value, cut=False)}".rstrip())
+                self.line(f"{self._strong(column.label.ljust(width))}  {_shown(column, value, cut=False)}".rstrip())
         elif self.form == "csv":
             self.rows([fields], [Column(name) for name in fields])
         else:
@@ -299,7 +299,9 @@ class Printer:
         values = [_getter(row) for row in sample]
 
         def measure(some: Sequence[Column]) -> list[int]:
-            cells = [[column.heading, *(_shown(column, value(column.name)) for value in values)] for column in some]
+            cells = [
+                [column.label.upper(), *(_shown(column, value(column.name)) for value in values)] for column in some
+            ]
             return [max(map(display_width, each)) for each in cells]
 
         whole = columns
@@ -309,14 +311,14 @@ class Printer:
         numbers = {int, float, type(None)}
         kinds = [{type(value(column.name)) for value in values} for column in columns]
         right = [bool(sample) and each <= numbers for each in kinds]
-        yield self._strong(_aligned([column.heading for column in columns], widths, right))
+        yield self._strong(_aligned([column.label.upper() for column in columns], widths, right))
         for row in chain(sample, rows):
             value = _getter(row)
             yield _aligned([_shown(column, value(column.name)) for column in columns], widths, right)
         if len(columns) < len(whole):
             self.flush()
             known = {column.name for column in columns}
-            left_out = ", ".join(_title(column) for column in whole if column.name not in known)
+            left_out = ", ".join(column.label for column in whole if column.name not in known)
             note(f"not shown (--output csv has it): {left_out}")
 
     def _strong(self, text: str) -> str:
@@ -351,10 +353,6 @@ def _csv_lines(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
 
 def _getter(row: Row) -> Callable[[str], Any]:
     return row.get if isinstance(row, dict) else lambda name: getattr(row, name, None)
-
-
-def _title(column: Column) -> str:
-    return column.title or column.name.replace("_", " ")
 
 
 def _shown(column: Column, value: Any, *, cut: bool = True) -> str:

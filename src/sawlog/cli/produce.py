@@ -172,18 +172,18 @@ class _Options:
 
 def _check(kind: InputFormat, options: _Options) -> None:
     """Reject options that do not apply to this input format, instead of ignoring them."""
-    fields = options.fields
-    for name, field in (("--value", fields.value), ("--timestamp", fields.timestamp)):
-        if field is not None and kind in ("lines", "file", "records"):
-            raise typer.BadParameter(f"{kind} has no fields: use it with ndjson, csv or parquet", param_hint=name)
-    if fields.key_delimiter is not None and kind != "lines":
-        raise typer.BadParameter(f"only for --input lines, not {kind}", param_hint="--key-delimiter")
-    if fields.key is not None and kind == "records":
-        raise typer.BadParameter("--input records already contains the keys", param_hint="--key")
-    if options.compression is not None and kind == "file":
-        raise typer.BadParameter("--input file is streamed without compression", param_hint="--compression")
-    if options.check and kind == "file":
-        raise typer.BadParameter("--input file is streamed without being parsed", param_hint="--check")
+    fields, has_fields = options.fields, kind in ("ndjson", "csv", "parquet")
+    no_fields = f"{kind} has no fields: use it with ndjson, csv or parquet"
+    for given, accepted, hint, reason in (
+        (fields.value, has_fields, "--value", no_fields),
+        (fields.timestamp, has_fields, "--timestamp", no_fields),
+        (fields.key_delimiter, kind == "lines", "--key-delimiter", f"only for --input lines, not {kind}"),
+        (fields.key, kind != "records", "--key", "--input records already contains the keys"),
+        (options.compression, kind != "file", "--compression", "--input file is streamed without compression"),
+        (options.check or None, kind != "file", "--check", "--input file is streamed without being parsed"),
+    ):
+        if given is not None and not accepted:
+            raise typer.BadParameter(reason, param_hint=hint)
 
 
 class _Producer:

@@ -247,19 +247,17 @@ def _check_group(
     skip_damage: bool,
 ) -> None:
     """Refuse options that select partitions or offsets: the group determines both."""
-    if log is not None:
-        raise typer.BadParameter("a group needs a store: give -d DIR and a topic", param_hint="--group")
-    if offset not in _STARTS:
-        raise typer.BadParameter(
-            "with --group, only start or end is allowed, for a new group; `sawlog groups seek` moves a group",
-            param_hint="--offset",
-        )
-    if tail is not None:
-        raise typer.BadParameter("the group determines which records are read", param_hint="--tail")
-    if partition:
-        raise typer.BadParameter("a group reads all partitions of a topic", param_hint="--partition")
-    if skip_damage or (out is not None and out.suffix == ".parquet"):
-        raise typer.BadParameter("leave out --skip-damage and Parquet files with --group", param_hint="--group")
+    only_ends = "with --group, only start or end is allowed, for a new group; `sawlog groups seek` moves a group"
+    to_parquet = out is not None and out.suffix == ".parquet"
+    for refused, hint, reason in (
+        (log is not None, "--group", "a group needs a store: give -d DIR and a topic"),
+        (offset not in _STARTS, "--offset", only_ends),
+        (tail is not None, "--tail", "the group determines which records are read"),
+        (bool(partition), "--partition", "a group reads all partitions of a topic"),
+        (skip_damage or to_parquet, "--group", "leave out --skip-damage and Parquet files with --group"),
+    ):
+        if refused:
+            raise typer.BadParameter(reason, param_hint=hint)
 
 
 def _format(form: str | None, raw: bool, output: OutputFormat | None, out: Path | None) -> RecordFormat | None:

@@ -112,7 +112,6 @@ def import_log(
     settings: Mapping[str, object] | None = None,
     damage: Damage = "stop",
     timestamp: int | None = None,
-    resume: bool = True,
     progress: Progress | None = None,
     metadata: Decoder | None = None,
 ) -> ImportReport:
@@ -121,9 +120,9 @@ def import_log(
     A `Log` takes one log. A `Store` takes all logs and creates missing topics (with these `settings`) under the names
     that they have in the source; a log without a name becomes `topic`, or is named after its directory. `only` selects
     one topic of several. A topic that already has records is continued if they are the beginning of the same log
-    (`ImportMismatch` if not); with `resume=False` it is refused. `damage="skip"` leaves out records that cannot be
-    read, with a line in the report. `metadata` is for laminarmq: see `open`. `timestamp` (ms) is for records of systems
-    that store none; the default is the time of the import.
+    (`ImportMismatch` if not). `damage="skip"` leaves out records that cannot be read, with a line in the report.
+    `metadata` is for laminarmq: see `open`. `timestamp` (ms) is for records of systems that store none; the default is
+    the time of the import.
     """
     watch = Stopwatch()
     if isinstance(source, ForeignLog):
@@ -143,7 +142,13 @@ def import_log(
         # One at a time: a server may have more logs than a process may open files.
         given = nullcontext(source) if isinstance(source, ForeignLog) else None
         with given or open_location(location, name, damage=damage, metadata=metadata) as each:
-            done.append(_import_one(location, each, log, step, timestamp, resume))
+            _prepare(each, log)
+            start = log.next_offset
+            try:
+                records = each.copy_to(log, progress=step, timestamp=timestamp)
+            finally:
+                log.sync()  # records copied before an error become visible
+            done.append(LogImport(location, log.path, start, log.next_offset, records, each.size_bytes, each.report))
     if progress is not None:
         progress(sum(sizes), sum(sizes))  # the sizes include files that are not part of a log
     return ImportReport(name, path, tuple(done), watch.elapsed_s)
@@ -192,19 +197,7 @@ def _topic_of(location: LogLocation, locations: tuple[LogLocation, ...], topic: 
     return location.topic if location.topic is not None else location.path.rstrip("/").rpartition("/")[2]
 
 
-def _import_one(
-    location: LogLocation, source: ForeignLog, log: Log, progress: Progress | None, timestamp: int | None, resume: bool
-) -> LogImport:
-    _prepare(source, log, resume)
-    start = log.next_offset
-    try:
-        records = source.copy_to(log, progress=progress, timestamp=timestamp)
-    finally:
-        log.sync()  # records copied before an error become visible
-    return LogImport(location, log.path, start, log.next_offset, records, source.size_bytes, source.report)
-
-
-def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
+def _prepare(source: ForeignLog, log: Log) -> None:
     """Check that the log is a beginning of the source. An empty log is advanced to the source's first offset."""
     with log._hold():  # catch up as the writer: a killed import may have left more than is visible
         pass
@@ -218,8 +211,6 @@ def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
             )
         log._advance(first)
         return
-    if not resume:
-        raise ImportMismatch(f"{log.path} already holds records, and this import may not continue an existing log")
     if following <= first or not _same_record(source, log, following - 1):
         raise ImportMismatch(
             f"{log.path} holds offsets {lowest} to {following - 1}, which are not the beginning of {source.path}; "
