@@ -6,7 +6,6 @@ the records of a batch are spread evenly from its oldest timestamp to its newest
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,17 +67,21 @@ _COLUMNS = columns(
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """The totals of one partition."""
+class PartitionBatches:
+    """The batches of one partition: one number per batch in each array."""
 
-    place: NamedLog
-    #: For each batch: oldest and newest timestamp, number of records, size in bytes.
-    begins: Any
-    times: Any
+    log: NamedLog
+    oldest: Any
+    newest: Any
     counts: Any
     sizes: Any
-    oldest: int | None
-    codecs: Counter[str]
+    attributes: Any
+
+    @property
+    def begins(self) -> Any:
+        """The oldest timestamp of each batch; its newest if the log set the timestamp or the oldest is unknown."""
+        stamped = (self.attributes & TIMESTAMP_TYPE_BIT) != 0
+        return np.where(stamped | (self.oldest < 0) | (self.oldest > self.newest), self.newest, self.oldest)
 
 
 def stats(
@@ -106,29 +109,28 @@ def stats(
     span = parsed("--offset", offset, parse)
     printer = Printer(output)
     with open_logs(data, log, topic, partition, broker) as opened:
-        tallies = [_tally(place, span) for place in opened.logs]
-        rows = [_row(each, has_segments=not opened.is_remote) for each in tallies]
+        partitions = [_batches_of(each, span) for each in opened.logs]
+        rows = [_row(each, has_segments=not opened.is_remote) for each in partitions]
         note_remote(opened.logs)
-    rate = _rate(tallies, _FILE_STEPS if plot is not None else columns_wanted(terminal_columns()), topic)
+    rate = _rate(partitions, _FILE_STEPS if plot is not None else columns_wanted(terminal_columns()), topic)
     whole = {"partitions": rows, "rate": _rate_rows(rate)}
     printer.object_or_rows(whole, rows, _COLUMNS, empty="nothing to count: no topics")
-    charts: list[Chart] = [chart for chart in (rate, _sizes(tallies)) if chart is not None]
+    charts: list[Chart] = [chart for chart in (rate, _sizes(partitions)) if chart is not None]
     show_charts(charts, printer, plot, no_plot=no_plot)
 
 
-def _tally(place: NamedLog, span: Span) -> Tally:
-    start, end = resolve(span, place.log)
-    since, until = span.times or (-1, 2**63)
-    begins, times, counts, sizes, oldest, codecs = [], [], [], [], [], Counter[str]()
+def _batches_of(log: NamedLog, span: Span) -> PartitionBatches:
+    start, end = resolve(span, log.log)
+    parts = [np.empty((0, 5), np.int64)]
     while start < end:
         try:
-            fetched = place.log.fetch(start, _FETCH_BYTES, isolation="uncommitted")
+            fetched = log.log.fetch(start, _FETCH_BYTES, isolation="uncommitted")
         except RemoteUnavailable as error:
-            note(f"{place.name}: not counted: {error}")
-            start = max(getattr(place.log, "_local_offset", end), start + 1)
+            note(f"{log.name}: not counted: {error}")
+            start = max(getattr(log.log, "_local_offset", end), start + 1)
             continue
         except CorruptBatch as error:
-            note(f"{place.name}: {error}")
+            note(f"{log.name}: {error}")
             if error.next_offset is None or error.next_offset <= start:
                 break
             start = error.next_offset
@@ -138,22 +140,13 @@ def _tally(place: NamedLog, span: Span) -> Tally:
         for buffer in fetched.buffers:
             rows = rows_of(buffer)
             rows = rows[(rows[:, BASE] < end) & (rows[:, LAST] >= start)]
-            first = _oldest(buffer, rows)
+            oldest = _oldest(buffer, rows)
             if span.times is not None:
-                inside = (rows[:, MAX_TIME] >= since) & (first < until)
-                rows, first = rows[inside], first[inside]
-            begins.append(_begins(rows, first))
-            times.append(rows[:, MAX_TIME])
-            counts.append(rows[:, COUNT])
-            sizes.append(rows[:, SIZE])
-            oldest.append(first[(first >= 0) & (rows[:, COUNT] > 0)])
-            numbers, found = np.unique(rows[:, ATTRIBUTES] & COMPRESSION_MASK, return_counts=True)
-            for number, count in zip(numbers.tolist(), found.tolist(), strict=True):
-                codecs[codec_name(number)] += count
+                inside = (rows[:, MAX_TIME] >= span.times[0]) & (oldest < span.times[1])
+                rows, oldest = rows[inside], oldest[inside]
+            parts.append(np.column_stack((oldest, rows[:, (MAX_TIME, COUNT, SIZE, ATTRIBUTES)])))
         start = fetched.next_offset
-    least = [int(each.min()) for each in oldest if len(each)]
-    starts, ends = _joined(begins), _joined(times)
-    return Tally(place, starts, ends, _joined(counts), _joined(sizes), min(least) if least else None, codecs)
+    return PartitionBatches(log, *np.concatenate(parts).T)
 
 
 def _oldest(buffer: memoryview, rows: Rows) -> Any:
@@ -164,42 +157,30 @@ def _oldest(buffer: memoryview, rows: Rows) -> Any:
         return rows[:, BASE_TIME].copy()
 
 
-def _begins(rows: Rows, first: Any) -> Any:
-    """Return the oldest timestamp of each batch; its newest if the log set the timestamp or the oldest is unknown."""
-    newest = rows[:, MAX_TIME]
-    stamped = (rows[:, ATTRIBUTES] & TIMESTAMP_TYPE_BIT) != 0
-    return np.where(stamped | (first < 0) | (first > newest), newest, first)
-
-
-def _joined(parts: list[Any]) -> Any:
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-
-def _row(tally: Tally, *, has_segments: bool) -> dict[str, Any]:
-    records, size = int(tally.counts.sum()), int(tally.sizes.sum())
-    newest = int(tally.times.max()) if len(tally.times) else None
+def _row(found: PartitionBatches, *, has_segments: bool) -> dict[str, Any]:
+    records, size = int(found.counts.sum()), int(found.sizes.sum())
+    known = found.oldest[(found.oldest >= 0) & (found.counts > 0)]
     return {
-        "topic": tally.place.topic,
-        "partition": tally.place.partition,
+        "topic": found.log.topic,
+        "partition": found.log.partition,
         "records": records,
-        "batches": len(tally.times),
+        "batches": len(found.newest),
         "size_bytes": size,
-        "segments": len(tally.place.log.segments) if has_segments else None,
+        "segments": len(found.log.log.segments) if has_segments else None,
         "record_bytes": round(size / records, 1) if records else None,
-        "codecs": " ".join(sorted(tally.codecs)),
-        "oldest": tally.oldest,
-        "newest": newest,
+        "codecs": " ".join(sorted(map(codec_name, np.unique(found.attributes & COMPRESSION_MASK).tolist()))),
+        "oldest": int(known.min()) if len(known) else None,
+        "newest": int(found.newest.max()) if len(found.newest) else None,
     }
 
 
-def _rate(tallies: list[Tally], steps: int, topic: str | None) -> TimeChart | None:
+def _rate(partitions: list[PartitionBatches], steps: int, topic: str | None) -> TimeChart | None:
     """Return the records per second over time, or None if there are no timestamps. Timestamps beyond the range of the
     calendar are ignored."""
-    begins, times, counts = (
-        _joined([getattr(each, name) for each in tallies]) for name in ("begins", "times", "counts")
-    )
-    timed = (times >= 0) & (times <= LATEST_MS)
-    begins, times, counts = begins[timed], times[timed], counts[timed]
+    if not partitions:
+        return None
+    batches = np.concatenate([np.column_stack((each.begins, each.newest, each.counts)) for each in partitions])
+    begins, times, counts = batches[(batches[:, 1] >= 0) & (batches[:, 1] <= LATEST_MS)].T
     if not len(times):
         return None
     first, last = int(begins.min()), int(times.max())
@@ -238,10 +219,10 @@ def _rate_rows(rate: TimeChart | None) -> list[dict[str, Any]]:
     ]
 
 
-def _sizes(tallies: list[Tally]) -> BarChart | None:
-    if not tallies:
+def _sizes(partitions: list[PartitionBatches]) -> BarChart | None:
+    if not partitions:
         return None
-    one_topic = len({each.place.topic for each in tallies}) == 1
-    names = [f"partition {each.place.partition}" if one_topic else each.place.name for each in tallies]
-    sizes = [float(each.sizes.sum()) for each in tallies]
+    one_topic = len({each.log.topic for each in partitions}) == 1
+    names = [f"partition {each.log.partition}" if one_topic else each.log.name for each in partitions]
+    sizes = [float(each.sizes.sum()) for each in partitions]
     return BarChart("Size by partition", "bytes", names, sizes, size_text, binary=True)
