@@ -187,7 +187,7 @@ def test_small_files_are_merged_and_a_table_may_be_divided_by_date(
     assert (report.merged_files, report.new_files, len(after.files)) == (8, 2, 2)
     assert all(Path(path).exists() for path in before.files)
     assert places(own(lake, form)) == collected(union()) == stored(data)
-    with pytest.raises(InvalidConfig, match="divided by date"):
+    with pytest.raises(InvalidConfig, match="partitioned by date"):
         keep(format=form)
 
 

@@ -149,9 +149,9 @@ def _greet(broker: Broker, watched: Address | None) -> None:
     if watched is not None:
         print(f"metrics on http://{watched}/metrics", flush=True)
     _greet_security(broker)
-    told = broker.server.advertised
-    if told != broker.listening:
-        print(f"clients are told to connect to {told}", flush=True)
+    advertised = broker.server.advertised
+    if advertised != broker.listening:
+        print(f"clients are told to connect to {advertised}", flush=True)
 
 
 def _greet_security(broker: Broker) -> None:

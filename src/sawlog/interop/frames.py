@@ -162,8 +162,8 @@ class FrameLog(WalkedLog):
             return self._take(segment, cursor, frames, parsed, numbered) if torn is None else torn
         kind, detail = self.parse_defect
         if numbered.bad:
-            said = int(parsed.offsets[0]) % 2**64
-            detail = f"a record has offset {said}, expected {cursor.count.stored + 1}; no neighbour confirms it"
+            stored = int(parsed.offsets[0]) % 2**64
+            detail = f"a record has offset {stored}, expected {cursor.count.stored + 1}; no neighbour confirms it"
         return self._bad_frame(segment, cursor, frames, kind, detail)
 
     def _frames(self, segment: SegmentFile, position: int) -> Frames:
@@ -409,10 +409,10 @@ class RestartingLog(FrameLog):
             return False
         if following.offset == 0 and following.end == following.start + self.head.size:  # may be zeros
             return self._is_followed(segment, following)
-        said, (low, high) = following.offset, self.restart_offsets(segment)
-        if said is None or low <= said < high:  # a torn record, or one written after a restart
+        stored, (low, high) = following.offset, self.restart_offsets(segment)
+        if stored is None or low <= stored < high:  # a torn record, or one written after a restart
             return True
-        return said == head.offset + 1 or (self.repeats_offsets and said == head.offset)
+        return stored == head.offset + 1 or (self.repeats_offsets and stored == head.offset)
 
     def _may_begin_head(self, segment: SegmentFile, offset: int, rest: bytes) -> bool:
         """Return True if the last bytes of the file may be the beginning of the head that follows this offset."""
@@ -420,8 +420,8 @@ class RestartingLog(FrameLog):
             return False
         if self.head.offset_at is None:
             return True
-        said = rest[self.head.offset_at :]
-        return any(each.to_bytes(8, "big").startswith(said) for each in (offset + 1, segment.base))
+        prefix = rest[self.head.offset_at :]
+        return any(each.to_bytes(8, "big").startswith(prefix) for each in (offset + 1, segment.base))
 
     def _is_zeros(self, segment: SegmentFile, head: Head) -> bool:
         """Return True if only zeros follow the length of a record."""

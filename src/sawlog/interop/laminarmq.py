@@ -460,7 +460,7 @@ def _sniff(directory: Directory) -> Sniffed | None:
         if segment.size:
             head = read_start(directory, segment.data or "", _ENTRY_BYTES)
             if heads_at(head, {segment.base}, None) is not None:
-                return Sniffed(f"{segment.data} begins with a record whose metadata says {segment.base}", True)
+                return Sniffed(f"{segment.data} begins with a record with index {segment.base}", True)
     return None
 
 

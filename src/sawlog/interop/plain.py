@@ -100,11 +100,11 @@ class PlainLog(FrameLog):
         return Values(frames.data, offsets, frames.starts[:good] + meta, frames.lengths[:good] - meta, headers)
 
     def _check_offsets(self, segment: SegmentFile, frames: Frames, positions: Numbers) -> None:
-        said = numbers_at(frames.data, frames.starts[: len(positions)], 0, _META_BYTES)
-        wrong = np.flatnonzero(said != positions)
+        stored = numbers_at(frames.data, frames.starts[: len(positions)], 0, _META_BYTES)
+        wrong = np.flatnonzero(stored != positions)
         if len(wrong):
             i = int(wrong[0])
-            detail = f"a record has byte offset {int(said[i]) % 2**64}, but is at {int(positions[i])}"
+            detail = f"a record has byte offset {int(stored[i]) % 2**64}, but is at {int(positions[i])}"
             self.note(Kind.BAD_OFFSET, segment, int(positions[i]) - segment.base, detail)
 
     def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers) -> int:
@@ -175,10 +175,10 @@ def offset_of(log: Log, byte_offset: int) -> int:
             raise InvalidConfig(
                 f"{log.path} was not imported from a plain log: offset {record.offset} has no byte offset"
             )
-        said = int.from_bytes(headers[BYTE_OFFSET] or b"", "big")
-        if said == byte_offset:
+        stored = int.from_bytes(headers[BYTE_OFFSET] or b"", "big")
+        if stored == byte_offset:
             return int(record.offset)
-        if said < byte_offset:
+        if stored < byte_offset:
             low = record.offset + 1
         else:
             high = middle

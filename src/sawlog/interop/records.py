@@ -145,24 +145,24 @@ class _Renumbering:
 
     def _judge(self, i: int) -> bool:
         """Decide about record `i`; return False if the run ends before it."""
-        said, wanted = int(self.stored[i]), self.last + 1
+        own, wanted = int(self.stored[i]), self.last + 1
         successor = int(self.stored[i + 1]) if i + 1 < len(self.stored) else None
         if successor is None and not self.final and i > 0:
             return False
-        confirmed = self.trust == Trust.CHECKED or successor == said + 1 or (self.loose and i == 0)
+        confirmed = self.trust == Trust.CHECKED or successor == own + 1 or (self.loose and i == 0)
         alone = self.trust != Trust.CHECKED and successor == wanted + 1
-        possible = wanted < said <= wanted + MAX_JUMP and said + self.shift < MAX_OFFSET
+        possible = wanted < own <= wanted + MAX_JUMP and own + self.shift < MAX_OFFSET
         if not alone and possible and confirmed:
-            self._note(i, Kind.GAP, f"offsets jump from {wanted - 1} to {said}", said + self.shift, "missing")
-            self._take(said, self.shift)
-        elif not alone and 0 <= said < wanted and (confirmed or said == self.base or self.trust >= Trust.PARSED):
+            self._note(i, Kind.GAP, f"offsets jump from {wanted - 1} to {own}", own + self.shift, "missing")
+            self._take(own, self.shift)
+        elif not alone and 0 <= own < wanted and (confirmed or own == self.base or self.trust >= Trust.PARSED):
             given = wanted + self.shift
-            what = f"offset {said} is repeated" if said == self.last else f"offsets go back from {self.last} to {said}"
+            what = f"offset {own} is repeated" if own == self.last else f"offsets go back from {self.last} to {own}"
             self._note(i, Kind.RESTART, f"{what}; the records get offsets from {given} on", given)
-            self._take(said, given - said)
+            self._take(own, given - own)
         elif alone or self.trust >= Trust.PARSED or (successor is None and self.final):
             given = wanted + self.shift
-            self._note(i, Kind.BAD_OFFSET, f"a record has offset {said % 2**64}, its neighbours imply {wanted}", given)
+            self._note(i, Kind.BAD_OFFSET, f"a record has offset {own % 2**64}, its neighbours imply {wanted}", given)
             self._take(wanted, self.shift)
         else:
             self.bad = True

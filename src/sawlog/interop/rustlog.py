@@ -149,10 +149,10 @@ def _cannot_be_records(window: bytes, at: Numbers, base: int) -> npt.NDArray[np.
     lengths, offsets = numbers_in(window, count, 0, ">u4"), numbers_in(window, count, 4, ">u8")
     following = at + HEAD_BYTES + lengths[at].astype(np.int64)
     seen = following < count
-    said, then = offsets[at[seen]].astype(np.int64), offsets[following[seen]]
-    blank = (lengths[at[seen]] == 0) & (said == 0)
+    stored, after = offsets[at[seen]].astype(np.int64), offsets[following[seen]]
+    blank = (lengths[at[seen]] == 0) & (stored == 0)
     rejected = np.zeros(len(at), np.bool_)
-    rejected[seen] = np.where(blank, then != 1, (said != base) & (then != said + 1) & (then != base))
+    rejected[seen] = np.where(blank, after != 1, (stored != base) & (after != stored + 1) & (after != base))
     return rejected
 
 

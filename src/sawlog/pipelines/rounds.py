@@ -105,13 +105,13 @@ class Frontier:
         return Mark(mark.start, end, epoch) if end > mark.end else mark
 
     def _report_loss(self, number: int, first: int, lowest: int) -> None:
-        said = f"records {first} to {lowest - 1} of partition {number} of {self._topic.name!r} were removed"
+        removed = f"records {first} to {lowest - 1} of partition {number} of {self._topic.name!r} were removed"
         if self._fails:
             raise DataLoss(
-                f"{said} (retention or trim) before they were in the table. Run the job more often, or keep the log "
+                f"{removed} (retention or trim) before they were in the table. Run the job more often, or keep the log "
                 "longer; fail_on_data_loss=False (--allow-loss) continues without them"
             )
-        _logger.warning("%s before they were in the table; continuing without them", said)
+        _logger.warning("%s before they were in the table; continuing without them", removed)
 
     def begin(self, number: int, mark: Mark) -> int:
         """Return the start of the round that ends at this mark."""

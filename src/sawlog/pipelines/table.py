@@ -74,7 +74,7 @@ class TableParams:
     format: Literal["delta", "iceberg", "parquet"] = "delta"
     #: Fields of JSON values: 'inferred', DDL, or a file with DDL, JSON schema or Avro (@orders.avsc).
     schema: str | None = None
-    #: Divide the table by time: date, or date,hour.
+    #: Partition the table by time: date, or date,hour.
     by: tuple[str, ...] = ()
     #: With `schema`: leave out the column `value`.
     drop_value: bool = False
@@ -227,8 +227,8 @@ class _Job:
         if found is not None:
             check_same_topic(found, self._topic)
             if found.by != self._params.by:
-                said = ",".join(found.by) or "nothing"
-                raise InvalidConfig(f"{self._info.location} is divided by {said}; give that, or make a new table")
+                levels = ",".join(found.by) or "nothing"
+                raise InvalidConfig(f"{self._info.location} is partitioned by {levels}; give that, or make a new table")
         return found
 
     def _check_quarantine(self, found: TableSnapshot | None) -> None:
