@@ -1,4 +1,4 @@
-"""`sawlog groups`: lag, and moving groups without members."""
+"""`sawlog groups` and `sawlog redrive`: lag, moving groups without members, and returning dead letters."""
 
 from __future__ import annotations
 
@@ -176,3 +176,19 @@ def test_missing_group_or_topic_is_not_found(billing: Cli, arguments: list[str])
 )
 def test_seek_without_a_target_is_a_usage_error(billing: Cli, arguments: list[str], complaint: str) -> None:
     assert complaint in billing("groups", "seek", "billing", *arguments).failed(2)
+
+
+def test_dead_letters_are_listed_and_returned(sawlog: Cli) -> None:
+    with DirectoryStore.open(sawlog.data) as store:
+        store.create_topic("orders").append_many([b"one", b"two"])
+        with store.queue("orders", group="workers") as queue:
+            for message in queue.drain():
+                queue.reject(message)
+    row = {"group": "workers", "topic": "orders", "partition": 0, "letters": 2}
+    assert sawlog("redrive", "orders-dead", "--dry-run", "--output", "json").ok().json == [row]
+    assert "dry run: 2 would be returned" in sawlog("redrive", "orders-dead", "--dry-run").ok().err
+    assert "orders-dead: 2 returned" in sawlog("redrive", "orders-dead").ok().err
+    assert "no dead letters" in sawlog("redrive", "orders-dead").ok().err
+    assert sawlog("redrive", "orders-dead", "--output", "json").ok().json == []
+    sawlog("redrive", "missing").failed(3)
+    sawlog("redrive", "orders-dead", "--limit", "0").failed(2)

@@ -97,7 +97,8 @@ def run(spark: SparkSession, params: RepartitionParams, progress: Advance | None
                 store.delete_topic(other)  # left by a run that crashed
         old = store.topic(name)
         for number in range(old.partitions):  # fail now, not after an hour, if another process is writing
-            with (log := old.partition(number))._hold():
+            log = old.partition(number)
+            with log._hold():
                 pass
             log._release()
         made = f"{name[:220]}{_MARK}{uuid.uuid4().hex[:8]}"
