@@ -168,16 +168,12 @@ def read(
     printing = _format(form, raw, output, out)
     if group is not None and topic is not None:
         reader = _open_group_reader(data, broker, topic, group, _STARTS[offset], isolation)
-        with reader as opened_group, _printer(output, out) as printer:
-            _print_as_group(opened_group, pattern, count, printer, printing, follow)
+        with reader as member, _printer(output, out) as printer:
+            _print_as_group(member, pattern, count, printer, printing, follow)
         return
-    damage: list[str] = []
     with open_logs(data, log, topic, partition, broker, isolation=isolation) as opened:
-        skipped = damage if skip_damage else None
-        if tail is None:
-            found = partial(_records, opened, partial(resolve, span), damage=skipped)
-        else:
-            found = partial(_newest, opened, tail, damage=skipped)
+        reading = RangeReader(opened, skip_damage=skip_damage)
+        found = partial(reading.records, partial(resolve, span)) if tail is None else partial(reading.newest, tail)
         last = -span.start.number if span.start.anchor is Anchor.END and span.end is None else 0
         if last > 0 and len(opened.logs) > 1 and output in (None, "table") and not follow:
             note(f"-o {offset} is per partition, and {topic} has several; --tail {last} prints the last {last} of all")
@@ -193,7 +189,7 @@ def read(
             with _printer(output, out) as printer:
                 idle = printer.flush if follow and span.end is None else None
                 _print(_chosen(found(idle), span, pattern, count), printer, printing, follow)
-    if damage:
+    if reading.has_skipped:
         raise typer.Exit(CORRUPT)
 
 
@@ -299,90 +295,88 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
 # --- records of ranges, and new ones
 
 
-def _scan(place: NamedLog, start: int, end: int, damage: list[str] | None) -> Iterator[Record]:
-    """Yield the records of one partition. If `damage` is a list, append errors to it and continue after damage."""
-    while start < end:
-        try:
-            for record in place.log.scan(start, end, isolation=place.isolation):
-                yield record
-                start = record.offset + 1
+class RangeReader:
+    """Reads ranges of the selected partitions."""
+
+    def __init__(self, opened: OpenLogs, *, skip_damage: bool = False) -> None:
+        self._opened, self._skip_damage = opened, skip_damage
+        #: True if damaged batches were skipped.
+        self.has_skipped = False
+
+    def records(self, wanted: Range, idle: Callable[[], None] | None = None) -> Iterator[Record]:
+        """Yield the records of a range, partition by partition. If `idle` is given, then yield new records as they
+        arrive, calling `idle` before each wait."""
+        positions: list[tuple[int, int]] = []  # next offset and leader epoch of each partition
+        for log in self._opened.logs:
+            epoch = log.log.leader_epoch
+            start, end = wanted(log)
+            end = max(start, min(end, log.next_offset))  # an open transaction ends the range; a follower waits for it
+            yield from self._scan(log, start, end)
+            positions.append((end, epoch))
+        if idle is None:
             return
-        except OffsetOutOfRange as error:
-            if error.lowest <= start:
-                raise
-            note(f"{place.name}: offsets {start} to {error.lowest - 1} were removed before they could be read")
-            start = error.lowest
-        except CorruptBatch as error:
-            if damage is None or error.next_offset is None or error.next_offset <= start:
-                raise
-            damage.append(str(error))
-            note(f"{place.name}: {error}")
-            start = error.next_offset
+        wait = _POLL_S
+        while True:
+            came = False
+            for number, log in enumerate(self._opened.logs):
+                now = log.log.position(isolation=log.isolation)
+                reached = positions[number][0]
+                kept = log.log.epoch_end(positions[number][1])
+                if kept < reached:
+                    note(f"{log.name}: offsets from {kept} on were truncated; continuing there")
+                    reached = kept
+                if now[0] > reached:
+                    came = True
+                    yield from self._scan(log, reached, now[0])
+                if now[0] != reached or kept < positions[number][0]:
+                    positions[number] = now
+            if came:
+                wait = _POLL_S
+                continue
+            idle()
+            self._opened.wait([offset for offset, _ in positions], wait)
+            wait = min(2 * wait, _POLL_MOST_S)
 
+    def newest(self, count: int, idle: Callable[[], None] | None = None) -> Iterator[Record]:
+        """Yield the last records of all partitions together, in the order of time as far as the partitions are; if
+        `idle` is given, then new records as `records` does."""
+        ends = {log.name: log.next_offset for log in self._opened.logs}
+        tails = [self._tail(log, ends[log.name], count) for log in self._opened.logs]
+        newest: deque[Record] = deque()
+        while any(tails) and len(newest) < count:
+            newest.appendleft(max(filter(None, tails), key=lambda tail: tail[-1].timestamp).pop())
+        yield from newest
+        if idle is not None:
+            yield from self.records(lambda log: (ends[log.name], ends[log.name]), idle)
 
-def _newest(
-    opened: OpenLogs, count: int, idle: Callable[[], None] | None = None, damage: list[str] | None = None
-) -> Iterator[Record]:
-    """Yield the last records of all partitions together, in the order of time as far as the partitions are; if `idle`
-    is given, then new records as `_records` does."""
-    ends = {place.name: place.next_offset for place in opened.logs}
-    tails = [_tail(place, ends[place.name], count, damage) for place in opened.logs]
-    newest: deque[Record] = deque()
-    while any(tails) and len(newest) < count:
-        newest.appendleft(max(filter(None, tails), key=lambda tail: tail[-1].timestamp).pop())
-    yield from newest
-    if idle is not None:
-        yield from _records(opened, lambda place: (ends[place.name], ends[place.name]), idle, damage)
+    def _tail(self, log: NamedLog, end: int, count: int) -> list[Record]:
+        """Return the last records of a partition. Compaction and transactions leave offsets without a record."""
+        span, lowest = count, log.lowest_offset
+        while True:
+            found = deque(self._scan(log, max(lowest, end - span), end), maxlen=count)
+            if len(found) == count or end - span <= lowest:
+                return list(found)
+            span *= 4
 
-
-def _tail(place: NamedLog, end: int, count: int, damage: list[str] | None) -> list[Record]:
-    """Return the last records of a partition. Compaction and transactions leave offsets without a record."""
-    span, lowest = count, place.lowest_offset
-    while True:
-        damaged: list[str] = []
-        found = deque(_scan(place, max(lowest, end - span), end, None if damage is None else damaged), maxlen=count)
-        if len(found) == count or end - span <= lowest:
-            if damage is not None:
-                damage += damaged
-            return list(found)
-        span *= 4
-
-
-def _records(
-    opened: OpenLogs, wanted: Range, idle: Callable[[], None] | None = None, damage: list[str] | None = None
-) -> Iterator[Record]:
-    """Yield the records of a range, partition by partition. If `idle` is given, then yield new records as they arrive,
-    calling `idle` before each wait."""
-    positions: list[tuple[int, int]] = []  # next offset and leader epoch of each partition
-    for place in opened.logs:
-        epoch = place.log.leader_epoch
-        start, end = wanted(place)
-        end = max(start, min(end, place.next_offset))  # an open transaction ends the range, and a follower waits for it
-        yield from _scan(place, start, end, damage)
-        positions.append((end, epoch))
-    if idle is None:
-        return
-    wait = _POLL_S
-    while True:
-        came = False
-        for number, place in enumerate(opened.logs):
-            now = place.log.position(isolation=place.isolation)
-            reached = positions[number][0]
-            kept = place.log.epoch_end(positions[number][1])
-            if kept < reached:
-                note(f"{place.name}: offsets from {kept} on were truncated; continuing there")
-                reached = kept
-            if now[0] > reached:
-                came = True
-                yield from _scan(place, reached, now[0], damage)
-            if now[0] != reached or kept < positions[number][0]:
-                positions[number] = now
-        if came:
-            wait = _POLL_S
-            continue
-        idle()
-        opened.wait([offset for offset, _ in positions], wait)
-        wait = min(2 * wait, _POLL_MOST_S)
+    def _scan(self, log: NamedLog, start: int, end: int) -> Iterator[Record]:
+        """Yield the records of one partition."""
+        while start < end:
+            try:
+                for record in log.log.scan(start, end, isolation=log.isolation):
+                    yield record
+                    start = record.offset + 1
+                return
+            except OffsetOutOfRange as error:
+                if error.lowest <= start:
+                    raise
+                note(f"{log.name}: offsets {start} to {error.lowest - 1} were removed before they could be read")
+                start = error.lowest
+            except CorruptBatch as error:
+                if not self._skip_damage or error.next_offset is None or error.next_offset <= start:
+                    raise
+                self.has_skipped = True
+                note(f"{log.name}: {error}")
+                start = error.next_offset
 
 
 # --- as a member of a group
@@ -441,7 +435,7 @@ class BrokerReader:
         return {row.partition: row.committed for row in rows if row.committed is not None}
 
     def found(self, idle: Callable[[], None] | None) -> Iterator[Record]:
-        for record in _records(self._opened, self._range, idle):
+        for record in RangeReader(self._opened).records(self._range, idle):
             self._reached[record.partition] = record.offset + 1
             yield record
 
