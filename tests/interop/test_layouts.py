@@ -188,21 +188,6 @@ def test_gumlog_record_with_an_unknown_field_is_lost(tmp_path: Path, field: str)
         list(log)
 
 
-def test_gumlog_reader_is_all_stores_as_one_stream(tmp_path: Path) -> None:
-    from sawlog.interop.gumlog import GumlogLog
-
-    with ours(tmp_path / "ours", 0, [b"%d" % i * 50 for i in range(100)]) as log:
-        report = interop.export_log(log, tmp_path / "out", format="gumlog", segment_bytes=1000)
-    assert len(report.files) > 4
-    stores = sorted((name for name in report.files if name.endswith(".store")), key=lambda name: int(name[:-6]))
-    with interop.open(tmp_path / "out") as found:
-        assert isinstance(found, GumlogLog)
-        with found.reader() as stream:
-            assert stream.read(3) == (tmp_path / "out" / stores[0]).read_bytes()[:3]
-        with found.reader() as stream:
-            assert stream.read() == b"".join((tmp_path / "out" / name).read_bytes() for name in stores)
-
-
 # --- the plain log
 
 

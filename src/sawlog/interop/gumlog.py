@@ -26,7 +26,6 @@ An export writes segments of `segment_bytes` (default 256 MiB), with indexes as 
 
 from __future__ import annotations
 
-import io
 from functools import partial
 
 import numpy as np
@@ -67,11 +66,6 @@ class GumlogLog(RestartingLog):
         "; a running GUMLOG keeps the end of each segment in memory: if it is running, close it and import "
         "again to add these records"
     )
-
-    def reader(self) -> io.BufferedReader:
-        """Return all stores as one stream of bytes, like GUMLOG's `Log.Reader`."""
-        self.check_open()
-        return io.BufferedReader(_Stores(self), CHUNK_BYTES)
 
     def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Values:
         return _parse(frames)
@@ -213,31 +207,6 @@ def _parse(frames: Frames) -> Values:
     stored, terms, types = numbers[:good].T
     headers = {_TERM: number_header(terms, terms != 0), _TYPE: number_header(types, types != 0)}
     return Values(frames.data, stored, starts[:good], lengths[:good], headers)
-
-
-class _Stores(io.RawIOBase):
-    """The stores of a log as one stream."""
-
-    def __init__(self, log: GumlogLog) -> None:
-        self._log = log
-        self._segment = self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        """Read the next bytes of one store."""
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        segments = self._log.segments
-        while self._segment < len(segments):
-            segment = segments[self._segment]
-            size = min(len(view), segment.size - self._position)
-            if size:
-                view[:size] = self._log.read_data(segment, self._position, size)
-                self._position += size
-                return size
-            self._segment, self._position = self._segment + 1, 0
-        return 0
 
 
 # --- export
