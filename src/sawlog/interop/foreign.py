@@ -399,7 +399,7 @@ class ForeignLog(Closing):
 # --- formats
 
 #: Writes all partitions of a topic below a path, with these options.
-TopicWriter = Callable[["DirectoryTopic", str, Mapping[str, object], Progress | None], tuple["ExportReport", ...]]
+TopicExporter = Callable[["DirectoryTopic", str, Mapping[str, object], Progress | None], tuple["ExportReport", ...]]
 
 
 class ExportOptions(TypedDict, total=False):
@@ -464,7 +464,7 @@ class Format:
     #: Writes a range of records into an empty directory. Raises `InvalidConfig` for unknown options.
     write: Callable[[Log, Directory, ExportJob], ExportReport]
     #: Writes a topic below a data directory. None: each partition is a log of its own.
-    write_topic: TopicWriter | None = None
+    write_topic: TopicExporter | None = None
     #: Path of a partition below the system's data directory.
     layout: str = "{topic}-{partition}"
     #: True if an export keeps batches, and with them transactions that are still open.
