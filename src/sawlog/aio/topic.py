@@ -305,8 +305,9 @@ class AsyncTopic(AsyncView[Topic]):
         partitions: Iterable[int] | None = None,
         isolation: Isolation = "committed",
     ) -> AsyncIterator[Record]:
-        """Yield the records of all partitions, in offset order within each, and new ones as they come. Ends when none
-        came for `timeout` seconds, or when the store is closed. Partitions added later are not followed."""
+        """Yield the records of all partitions, in offset order within each, and new ones as they come. A partition that
+        `start` does not name begins at its lowest offset. Ends when no record came for `timeout` seconds, or when the
+        store is closed. Partitions added later are not followed."""
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
         logs = await self._reading(lambda: {number: self._inner.partition(number)._patient() for number in numbers})
         async for record in followed(logs, start or {}, timeout, isolation):

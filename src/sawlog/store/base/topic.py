@@ -403,8 +403,9 @@ class Topic(ABC):
         partitions: Iterable[int] | None = None,
         isolation: Isolation = "committed",
     ) -> Iterator[Record]:
-        """Return the records of all partitions, in the order of offsets in each, and new ones as they come. Ends when
-        none came for `timeout` seconds. Partitions that are added later are not followed."""
+        """Return the records of all partitions, in the order of offsets in each, and new ones as they come. A partition
+        that `start` does not name begins at its lowest offset. Ends when no record came for `timeout` seconds.
+        Partitions that are added later are not followed."""
         spans = self._spans(start, None, partitions)
         feeds = [log._patient()._following(first, isolation=isolation) for log, first, _, _ in spans]
         return chain.from_iterable(_paced(_interleaved(feeds), timeout, [log for log, _, _, _ in spans]))
