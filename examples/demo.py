@@ -108,7 +108,7 @@ def main(given: list[str] | None = None) -> int:
     rows = zip(screen.marks, times, times[1:], strict=False)
     screen.table(
         ("act", "began", "took"),
-        [(title, duration(at - times[0]), duration(end - at)) for (title, _), at, end in rows],
+        [(title, f"{at - times[0]:.1f} s", f"{end - at:.1f} s") for (title, _), at, end in rows],
     )
     screen.summary()
     screen.facts(

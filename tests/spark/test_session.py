@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sawlog.errors import MissingPackage
 from sawlog.spark import session as make_session
 from sawlog.spark.session import driver_address
 
@@ -134,6 +135,12 @@ def test_a_session_has_the_address_of_its_driver(
     with pytest.raises(InterruptedError):
         make_session(**given)
     assert (made.get("spark.driver.host"), made.get("spark.driver.bindAddress")) == (host, bind)
+
+
+def test_a_session_without_spark_names_the_extra(made: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(MissingPackage, match=r"pip install '\.\[spark\]'"):
+        make_session()
 
 
 def test_a_local_session_before_does_not_bind_a_remote_one_to_the_loopback_interface(

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, MissingPackage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +138,10 @@ def session(
         given.setdefault("spark.driver.host", driver_host)
     network = {} if "spark.driver.host" in given else driver_address(chosen, os.environ)
     prepare_environment(network.get("spark.driver.host"))
-    from pyspark.sql import SparkSession
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingPackage("Spark needs pyspark: run pip install '.[spark]' in a clone of sawlog") from error
 
     builder = SparkSession.builder.appName(name).master(chosen)
     for key, value in {**_defaults(count, memory), **network, **given}.items():
