@@ -5,13 +5,16 @@ test-all` (`slow`), or mark them `costly` with the reason next to the mark. In C
 also reports the time per folder and the slowest tests; `make durations` writes that report to `tests/durations.txt`.
 
 The CPU time of a child counts when the child has been waited for. A JVM or a server that outlives a test counts for the
-test during which it ends.
+test during which it ends. Full garbage collections do not count: one of what a thousand tests have left takes a second,
+and begins in any test.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,6 +49,30 @@ def cpu_s() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
+class Collections:
+    """CPU seconds of full garbage collections."""
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self._began_s = 0.0
+        gc.callbacks.append(self._called)
+
+    def _called(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] < 2:
+            return
+        if phase == "start":
+            self._began_s = time.thread_time()
+        else:
+            self.cpu_s += time.thread_time() - self._began_s
+
+
+_collections = Collections()
+
+
+def _test_cpu_s() -> float:
+    return cpu_s() - _collections.cpu_s
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--durations-file", metavar="PATH", help="write the time per folder and the slowest tests to PATH")
 
@@ -56,14 +83,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    item.stash[_before] = cpu_s()
+    item.stash[_before] = _test_cpu_s()
     return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report: Any = yield
-    now = cpu_s()
+    now = _test_cpu_s()
     expected = any(item.get_closest_marker(each) for each in EXPECTED)
     report.user_properties = [*report.user_properties, (_PROPERTY, [now - item.stash[_before], expected])]
     item.stash[_before] = now
