@@ -97,6 +97,7 @@ def test_a_page_with_spark_prints_what_it_shows_and_can_be_run_again(name: str, 
 HOW_TO_SPARK = "kafka-clients-to-spark.md"
 
 
+@pytest.mark.costly  # several programs
 @pytest.mark.parametrize("name", [name for name in HOW_TO if name != HOW_TO_SPARK])
 def test_a_how_to_guide_prints_what_it_shows(name: str, place: Path) -> None:
     run_once(steps(HOW_TO[name]), place)

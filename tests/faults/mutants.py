@@ -16,13 +16,13 @@ from __future__ import annotations
 import __future__
 
 import argparse
-import ast
 import importlib
 import inspect
 import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import sawlog
 
@@ -90,20 +90,27 @@ def _plain(found: Any) -> FunctionType:
     return made
 
 
+_DEFINITION = re.compile(r"^(    )?(?:async )?(def|class) (\w+)|^\w", re.MULTILINE)
+
+
 @cache
 def _homes() -> dict[str, list[str]]:
-    """The modules of the package, and of the simulated disk, that define a function or method of a name."""
+    """The modules of the package, and of the simulated disk, that define a function or method of a name. (Parsing all
+    of them would take a second.)"""
     found: dict[str, list[str]] = {}
     root = Path(sawlog.__file__).parent
     modules = {path: ("sawlog", *path.relative_to(root).with_suffix("").parts) for path in sorted(root.rglob("*.py"))}
     modules[Path(__file__).with_name("device.py")] = ("tests", "faults", "device")
     for path, parts in modules.items():
-        module = ".".join(parts)
-        for node in ast.parse(path.read_text()).body:
-            for part in [node] if not isinstance(node, ast.ClassDef) else node.body:
-                if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    name = part.name if part is node else f"{cast('ast.ClassDef', node).name}.{part.name}"
-                    found.setdefault(name, []).append(module)
+        inside = ""
+        for match in _DEFINITION.finditer(path.read_text()):
+            indented, kind, name = match.groups()
+            if indented and inside and kind == "def":
+                found.setdefault(f"{inside}.{name}", []).append(".".join(parts))
+            elif not indented:
+                inside = name if kind == "class" else ""
+                if kind == "def":
+                    found.setdefault(name, []).append(".".join(parts))
     return found
 
 

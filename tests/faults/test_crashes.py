@@ -102,6 +102,7 @@ def test_every_workload_is_in_one_box() -> None:
     assert sorted(name for names, _, _ in BOXES.values() for name in names) == sorted(WORKLOADS)
 
 
+@pytest.mark.costly  # one test for all seeds that have failed
 @for_each(("name", "seed", "reason"), FAILING_SEEDS)
 def test_a_seed_that_has_failed_does_not_fail_again(name: str, seed: int, reason: str) -> None:
     crashed(name, seed, few)

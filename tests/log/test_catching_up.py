@@ -219,6 +219,7 @@ class InFiles(CatchingUpMachine):
             self.folder.cleanup()
 
 
+@pytest.mark.costly  # a model, compared with a log that is opened after each step
 @pytest.mark.alternating
 @pytest.mark.parametrize("times", [pytest.param(1, id="some"), pytest.param(4, id="more", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("machine", [InMemory, InFiles])

@@ -466,6 +466,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.costly  # a store for each example
 @settings(max_examples=25)
 @given(steps=STEPS, limit=st.one_of(st.none(), st.integers(1, 7)), latest=st.booleans())
 def test_every_record_is_delivered_once_whatever_happens_between(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ import pytest
 import sawlog
 from sawlog import Store
 from sawlog.batch.build import encode
+
+from .. import warm
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def opened_in_another_process(path: str) -> None:
     script = "import sawlog, sys; sawlog.open(sys.argv[1], maintenance_interval_s=None).close()"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script, path], check=True, timeout=60)
+    assert warm.run(["-c", script, path], timeout=60).returncode == 0
 
 
 def before_renaming(monkeypatch: pytest.MonkeyPatch, suffix: str, path: str) -> list[str]:

@@ -203,6 +203,7 @@ def disturb(path: Path, seed: str, durability: str, processes: int, acts: int) -
         assert sum(len(writer.acknowledged) for writer in disturbed.writers) > acts
 
 
+@pytest.mark.costly  # several processes that append without a pause
 def test_acknowledged_records_survive_kills_stops_and_failed_fsyncs(tmp_path: Path) -> None:
     seed = f"history {seed_of_this_run()}"
     chance = random.Random(seed)

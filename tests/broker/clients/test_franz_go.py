@@ -31,6 +31,7 @@ def kgo_tests() -> Path:
     return program
 
 
+@pytest.mark.costly  # a broker process and a client
 def test_franz_gos_default_consumer_group_consumes_and_commits(broker: Serving, kgo_tests: Path) -> None:
     """One test for both protocols: as two they may be in two processes, each of which builds the program."""
     # Twice: franz-go skips KIP-848 unless another test has already asked the broker for its versions, and Go does not
