@@ -26,6 +26,7 @@ from sawlog.errors import (
 from sawlog.storage import MemoryDirectory
 from sawlog.store.base import Transaction
 from sawlog.store.directory.store import DirectoryStore
+from sawlog.store.directory.transactions.placement import Placement
 from sawlog.store.directory.transactions.staging_directory import StagedTransaction
 from sawlog.store.directory.transactions.transaction import INLINE_BYTES, SPILL_BYTES
 from sawlog.store.partitioner import partition_for
@@ -60,6 +61,23 @@ EMPTY: dict[str, list[bytes | None]] = {"orders": [], "stock": []}
 
 
 # --- committing
+
+
+def test_no_part_is_visible_before_all_are_placed(
+    place: StorePlace, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, placed, visible = place.open("r"), Placement.place, []
+
+    def place_and_look(*arguments: Any) -> None:
+        placed(*arguments)
+        visible.append(contents(reader))
+
+    monkeypatch.setattr(Placement, "place", place_and_look)
+    with store.transaction() as tx:
+        tx.append("orders", b"o", partition=0)
+        tx.append("stock", b"s")
+    assert visible == [EMPTY, EMPTY]
+    assert contents(reader) == {"orders": [b"o"], "stock": [b"s"]}
 
 
 def test_what_was_collected_is_stored_at_the_end_of_the_block(store: DirectoryStore) -> None:
