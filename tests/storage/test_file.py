@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from sawlog import Log
 from sawlog.errors import DirectoryLocked, LogClosed, ReadBeyondEnd, StorageError, StorageFull
-from sawlog.storage import FileDirectory
+from sawlog.storage import FileDirectory, file
 
 
 def test_directories_on_the_way_are_made(tmp_path: Path) -> None:
@@ -328,3 +329,21 @@ def test_a_directory_without_owner_releases_its_descriptor(tmp_path: Path) -> No
 def test_a_directory_that_could_not_be_opened_goes_quietly(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         FileDirectory(tmp_path / "missing", create=False)
+
+
+def test_a_record_is_read_while_another_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts an append as part of the file before it writes it. A reader may map the file at that moment."""
+    monkeypatch.setattr(file, "_REMAP_BYTES", 1)
+    write, found = os.pwrite, []
+    with Log.open(tmp_path) as log:
+        log.append(b"first")
+
+        def read_and_write(fd: int, data: bytes, position: int) -> int:
+            found.append(log.read(0).value)
+            return write(fd, data, position)
+
+        with monkeypatch.context() as writing:
+            writing.setattr(os, "pwrite", read_and_write)
+            log.append(b"second")
+        assert [record.value for record in log] == [b"first", b"second"]
+    assert set(found) == {b"first"}

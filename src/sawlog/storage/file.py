@@ -167,13 +167,19 @@ class FileStorage(kernel.FileFields):
             raise ReadBeyondEnd(errno.ENODATA, f"{self._path} has {self._size} bytes, not {end}")
         if not self._shared and size:
             self._copied_bytes += size
-            if self._copied_bytes >= _REMAP_BYTES:
-                return self._remap()[position:end]
+            if self._copied_bytes >= _REMAP_BYTES and (mapped := self._remap(end)) is not None:
+                return mapped[position:end]
         return memoryview(self.read(position, size))
 
-    def _remap(self) -> memoryview:
+    def _remap(self, end: int) -> memoryview | None:
+        """Map the file again; None if it ends before `end`."""
         with reporting("mapping", self._path):
-            mapped = memoryview(mmap.mmap(self._handle.fd, self._size, access=mmap.ACCESS_READ))
+            fd = self._handle.fd
+            # The kernel adds an append to `_size` before it writes it, and readers run meanwhile.
+            size = min(self._size, os.fstat(fd).st_size)
+            if size < end:
+                return None
+            mapped = memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
         self.use_mapping(mapped)
         self._copied_bytes = 0
         return mapped
