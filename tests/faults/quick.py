@@ -3,7 +3,8 @@ with a new seed.
 
 A run collects the quick tests once, as a plugin of pytest. Then it forks a process for each bug: the process plants the
 bug and runs the tests until one fails, the tests of the bug's fastest method first. A test that starts a process tests
-the unchanged code. The tests of brokers, Spark and the program are left out: `make test` finds at least as much.
+the unchanged code. Most tests of Spark, and those of brokers and the program, are left out: `make test` finds at least
+as much.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FAULTS = "tests/faults/test_"
 _FIRST: Mapping[str, Sequence[str]] = {
     "": (),
     "crashes": (f"{_FAULTS}crashes.py", f"{_FAULTS}recorded.py"),
-    "readers": (f"{_FAULTS}crashes.py",),
+    "readers": (f"{_FAULTS}crashes.py", "tests/spark/test_data_loss.py"),
     "errors": (f"{_FAULTS}errors.py",),
     "bits": (f"{_FAULTS}bit_rot.py",),
     "missing": (f"{_FAULTS}missing_files.py",),
@@ -42,7 +43,7 @@ _FIRST: Mapping[str, Sequence[str]] = {
     "storage": ("tests/storage", "tests/log/write/test_aborted_streams.py"),
     "promised": TESTS,
 }
-_FOLDERS = ("tests/faults", "tests/log", "tests/storage", "tests/topics", *TESTS)
+_FOLDERS = ("tests/faults", "tests/log", "tests/storage", "tests/topics", "tests/spark/test_data_loss.py", *TESTS)
 #: Tests that plant bugs themselves, or compare this process with one that has no bug.
 _LEFT_OUT = (
     f"--ignore={_FAULTS}mutants.py",
