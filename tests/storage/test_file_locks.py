@@ -76,6 +76,7 @@ def test_a_forked_child_neither_keeps_the_lock_of_its_parent_nor_gives_it_up(tmp
     assert run(_FORKED_BY_PYTHON, str(tmp_path / "log")) == "locked"
 
 
+@pytest.mark.costly  # starts programs
 def test_threads_that_start_programs_cause_no_false_alarm(tmp_path: Path) -> None:
     stop = threading.Event()
 

@@ -296,7 +296,7 @@ def test_a_page_is_whole_while_other_threads_map_the_file_again(file_place: File
 
     def mapping() -> None:
         while not done.is_set():
-            storage._remap()
+            storage._remap(storage.size)
 
     with ThreadPoolExecutor(1) as pool:
         mapped = pool.submit(mapping)
