@@ -119,8 +119,7 @@ class TransactionEntry:
     @classmethod
     def of(cls, version: int, found: Mapping[str, Any]) -> TransactionEntry:
         made = cls(**{name: found[name] for name in found if name in cls.__dataclass_fields__})
-        made.version = version
-        made.state = TransactionState(made.state)
+        made.version, made.state = version, TransactionState(made.state)
         made.partitions = [(str(topic), str(topic_id), int(number)) for topic, topic_id, number in made.partitions]
         made.offsets = {
             group: [(str(t), int(p), int(o), int(e), str(m)) for t, p, o, e, m in offsets]

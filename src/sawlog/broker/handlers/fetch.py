@@ -93,22 +93,22 @@ class _Fetch:
         return True
 
     async def _open(self) -> None:
+        """Open the partitions that are not open yet."""
         partitions, by_id = self._context.broker.partitions, self._context.header.version >= _BY_ID_FROM
         self._places.clear()
         for topic in self._request["topics"]:
             name = await partitions.find_name(topic["topic_id"]) if by_id else topic["topic"]
-            if name is not None and not self._may_read(name, topic):
-                continue
-            places: list[tuple[Body, ServedPartition | ErrorCode]] = []
-            for part in topic["partitions"]:
-                if name is None:
-                    places.append((part, ErrorCode.UNKNOWN_TOPIC_ID))
-                    continue
-                try:
-                    places.append((part, await partitions.partition(name, part["partition"])))
-                except SawlogError as error:
-                    places.append((part, code_of(error)))
-            self._places.append((topic, places))
+            if name is None or self._may_read(name, topic):
+                found = [(part, await self._find(name, part["partition"])) for part in topic["partitions"]]
+                self._places.append((topic, found))
+
+    async def _find(self, name: str | None, number: int) -> ServedPartition | ErrorCode:
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        try:
+            return await self._context.broker.partitions.partition(name, number)
+        except SawlogError as error:
+            return code_of(error)
 
     def _may_read(self, name: str, topic: Body) -> bool:
         """Return whether the client may read a topic; note the answer if not."""

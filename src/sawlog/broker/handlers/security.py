@@ -114,16 +114,15 @@ def _salted(asked: Body) -> Salted:
 # --- access control rules
 
 
-def _disabled(context: Context) -> KafkaError | None:
-    """Return the error of a broker without access control; None if it has access control."""
+def _check_enabled(context: Context) -> None:
+    """Raise `KafkaError` on a broker without access control."""
     broker = context.broker
-    if broker.config.has_access_control or not broker.authorizer.is_open:
-        return None
-    return KafkaError(
-        ErrorCode.SECURITY_DISABLED,
-        "access control is disabled: this broker authenticates no clients and has no super users. Configure"
-        " sasl_mechanisms, tls_client_ca or super_users first; `sawlog acl` in the data directory always works",
-    )
+    if broker.authorizer.is_open and not broker.config.has_access_control:
+        raise KafkaError(
+            ErrorCode.SECURITY_DISABLED,
+            "access control is disabled: this broker authenticates no clients and has no super users. Configure"
+            " sasl_mechanisms, tls_client_ca or super_users first; `sawlog acl` in the data directory always works",
+        )
 
 
 @handles(Key.DESCRIBE_ACLS, DESCRIBE_CLUSTER)
@@ -132,14 +131,13 @@ async def describe_acls(context: Context, request: Body) -> Body:
     authorizer = context.broker.authorizer
     try:
         wanted = from_wire(Filter, request, FILTERED)
-        await authorizer.refresh()
-        if (disabled := _disabled(context)) is not None:
-            raise disabled
-        if authorizer.unreadable is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, authorizer.unreadable)
-    except SawlogError as error:
-        return {"error_code": _code(error), "error_message": message_of(error), "resources": []}
-    return {"error_code": ErrorCode.NONE, "error_message": None, "resources": _by_pattern(authorizer.bindings(wanted))}
+    except InvalidConfig as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+    await authorizer.refresh()
+    _check_enabled(context)
+    if authorizer.unreadable is not None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, authorizer.unreadable)
+    return {"resources": _by_pattern(authorizer.bindings(wanted))}
 
 
 #: Fields of a binding that differ among those of one resource.
@@ -158,8 +156,7 @@ def _by_pattern(bindings: Iterable[Binding]) -> list[Body]:
 @handles(Key.CREATE_ACLS, ALTER_CLUSTER)
 async def create_acls(context: Context, request: Body) -> Body:
     """Add bindings. Invalid ones are refused individually; the others are added together."""
-    if (disabled := _disabled(context)) is not None:
-        return {"results": [_failed(disabled) for _ in request["creations"]]}
+    _check_enabled(context)
     results: list[Body] = []
     made: list[Binding] = []
     for creation in request["creations"]:
@@ -180,8 +177,7 @@ async def create_acls(context: Context, request: Body) -> Body:
 async def delete_acls(context: Context, request: Body) -> Body:
     """Delete the bindings that match filters. Invalid filters are refused individually; the others are applied
     together."""
-    if (disabled := _disabled(context)) is not None:
-        return {"filter_results": [_failed(disabled) for _ in request["filters"]]}
+    _check_enabled(context)
     filters: list[Filter | SawlogError] = []
     for given in request["filters"]:
         try:
@@ -202,16 +198,10 @@ async def delete_acls(context: Context, request: Body) -> Body:
     }
 
 
-# --- errors
-
-
 _NO_ERROR: Body = {"error_code": ErrorCode.NONE, "error_message": None}
 
 
 def _failed(error: SawlogError) -> Body:
-    return {"error_code": _code(error), "error_message": message_of(error)}
-
-
-def _code(error: SawlogError) -> ErrorCode:
-    """Return the error code. An invalid binding is an invalid request."""
-    return ErrorCode.INVALID_REQUEST if isinstance(error, InvalidConfig) else code_of(error)
+    """Return the error for a binding or a filter; an invalid one is an invalid request."""
+    code = ErrorCode.INVALID_REQUEST if isinstance(error, InvalidConfig) else code_of(error)
+    return {"error_code": code, "error_message": message_of(error)}
