@@ -1,4 +1,4 @@
-"""Memory of clients: `MemoryBudget`, and the two buffers that it counts, `FrameReader` and `SendQueue`.
+"""`MemoryBudget` limits the memory of all clients; `FrameReader` and `SendQueue` are the buffers that it counts.
 
 **`MemoryBudget`** counts requests from their arrival to their response (large ones from the moment their length is
 known), and responses until the client has read them. The broker applies back-pressure instead of using more memory:

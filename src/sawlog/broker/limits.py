@@ -1,4 +1,4 @@
-"""The limits of a broker: sizes, connections and timeouts. Clients that exceed them are refused or dropped.
+"""Enforce limits on sizes, connections and time: clients that exceed them are refused or dropped.
 
 `Limits` admits connections and refuses those over a limit. `RateLimitedLog` writes a bounded number of lines per reason
 and window, so that a flood of errors cannot fill a disk. It counts the suppressed lines and reports them later, or when

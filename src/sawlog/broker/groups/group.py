@@ -194,7 +194,7 @@ class Group:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew without members."""
+        """Replace both groups by empty ones."""
         self.classic = self._new_classic()
         first_epoch = secrets.randbelow(_FIRST_EPOCHS)
         self.consumers = ConsumerGroup(self.name, self._loop, self._config, self._on_empty, first_epoch=first_epoch)

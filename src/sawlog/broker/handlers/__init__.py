@@ -1,4 +1,4 @@
-"""Kafka's APIs: a module of request handlers per family, and what they share here.
+"""Handle requests: one module per family of APIs, and here the parts that all of them share.
 
 `@handles` registers the handler of an API. It gets a `Context` and the decoded request, and returns the response or an
 awaitable of it; None sends no response. Handlers run in the event loop's thread; calls that may block on the disk go

@@ -1,4 +1,4 @@
-"""Authentication and authorization of the broker's clients.
+"""Authenticate and authorize the clients of a broker.
 
 `tls` accepts encrypted connections, reloads certificates and names their owners. `credentials` stores users and caches
 them in a running broker. `authentication` implements PLAIN and SCRAM, and holds the state of one connection. `acls`
