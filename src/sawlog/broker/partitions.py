@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import DirectoryLocked, SawlogError, TopicNotFound
 from ..store import base, settings
@@ -24,6 +24,8 @@ from ..store.base import Topic
 
 if TYPE_CHECKING:
     from .broker import Broker
+
+_T = TypeVar("_T")
 
 _logger = logging.getLogger("sawlog.broker")
 
@@ -130,8 +132,8 @@ class Partitions:
         self._limits: dict[str, tuple[dict[str, settings.Value], TopicLimits]] = {}
         self._names: dict[bytes, str] = {}
         self._partitions: dict[tuple[str, int], ServedPartition] = {}
-        self._lookups: dict[str, asyncio.Future[Topic]] = {}
-        self._opening: dict[tuple[str, int], asyncio.Future[ServedPartition]] = {}
+        #: Pending lookups of topics, and partitions that are being opened.
+        self._pending: dict[object, asyncio.Future[Any]] = {}
 
     # --- topics
 
@@ -148,12 +150,15 @@ class Partitions:
         found = self._topics.get(name)
         if found is not None:
             return found
-        lookup = self._lookups.get(name)
-        if lookup is None:
-            lookup = asyncio.ensure_future(self._broker.run(self._broker.store.topic, name))
-            self._lookups[name] = lookup
-            lookup.add_done_callback(lambda done: _retrieved(done, self._lookups.pop(name, None)))
-        return self.remember(await asyncio.shield(lookup))
+        return self.remember(await self._shared(name, lambda: self._broker.run(self._broker.store.topic, name)))
+
+    async def _shared(self, key: object, start: Callable[[], Awaitable[_T]]) -> _T:
+        """Share one call among all concurrent callers with the same key."""
+        pending: asyncio.Future[_T] | None = self._pending.get(key)
+        if pending is None:
+            pending = self._pending[key] = asyncio.ensure_future(start())
+            pending.add_done_callback(lambda done: _retrieved(done, self._pending.pop(key, None)))
+        return await asyncio.shield(pending)
 
     def remember(self, topic: Topic) -> Topic:
         """Cache the current state of a topic."""
@@ -203,12 +208,7 @@ class Partitions:
         found = self.known(name, index)
         if found is not None:
             return found
-        opening = self._opening.get((name, index))
-        if opening is None:
-            opening = asyncio.ensure_future(self._open(name, index))
-            self._opening[name, index] = opening
-            opening.add_done_callback(lambda done: _retrieved(done, self._opening.pop((name, index), None)))
-        return await asyncio.shield(opening)
+        return await self._shared((name, index), lambda: self._open(name, index))
 
     async def _open(self, name: str, index: int) -> ServedPartition:
         topic = await self.topic(name)

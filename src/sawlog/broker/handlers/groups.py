@@ -211,7 +211,8 @@ async def delete_groups(context: Context, request: Body) -> Body:
 async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
     """Process a member's heartbeat and return its assignment. Needs DESCRIBE on the topics that it names; a pattern
     matches only topics that the member may describe."""
-    for name in request["subscribed_topic_names"] or ():
+    topics = request["subscribed_topic_names"]
+    for name in topics or ():
         context.require(Operation.DESCRIBE, Resource.TOPIC, name)
     owned = request["topic_partitions"]
     told = await context.broker.groups.consumer_heartbeat(
@@ -224,7 +225,7 @@ async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
             instance_id=request["instance_id"],
             rack_id=request["rack_id"],
             rebalance_timeout_ms=None if request["rebalance_timeout_ms"] < 0 else request["rebalance_timeout_ms"],
-            topics=_set(request["subscribed_topic_names"]),
+            topics=None if topics is None else frozenset(topics),
             pattern=request["subscribed_topic_regex"],
             assignor=request["server_assignor"],
             owned=None if owned is None else _partitions(owned),
@@ -246,10 +247,6 @@ async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
             ]
         },
     }
-
-
-def _set(names: Iterable[str] | None) -> frozenset[str] | None:
-    return None if names is None else frozenset(names)
 
 
 def _partitions(topics: Iterable[Body]) -> frozenset[TopicPartition]:
