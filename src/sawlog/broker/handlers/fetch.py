@@ -284,12 +284,13 @@ _BEGINNINGS = (_EARLIEST, _EARLIEST_LOCAL)
 
 async def _each_partition(
     context: Context,
+    key: Key,
     request: Body,
     operation: Operation | None,
     answer: Callable[[ServedPartition, Body], Awaitable[Body]],
 ) -> Body:
     """Answer for each partition of a request, on whose topic the client must be allowed to perform `operation`."""
-    key, broker = Key(context.header.api_key), context.broker
+    broker = context.broker
     number = "partition" if key is Key.OFFSET_FOR_LEADER_EPOCH else "partition_index"
     if not broker.store.is_current:
         await broker.run(broker.store.catch_up)  # the end includes what other processes have written
@@ -315,7 +316,7 @@ async def list_offsets(context: Context, request: Body) -> Body:
         old = [offset] if context.header.version == 0 else []
         return {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch, "old_style_offsets": old}
 
-    return await _each_partition(context, request, Operation.DESCRIBE, answer)
+    return await _each_partition(context, Key.LIST_OFFSETS, request, Operation.DESCRIBE, answer)
 
 
 async def _settle(context: Context, log: base.Partition) -> None:
@@ -381,7 +382,8 @@ async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
         return {"leader_epoch": epoch, "end_offset": end}
 
     is_broker = context.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER)
-    return await _each_partition(context, request, None if is_broker else Operation.DESCRIBE, answer)
+    operation = None if is_broker else Operation.DESCRIBE
+    return await _each_partition(context, Key.OFFSET_FOR_LEADER_EPOCH, request, operation, answer)
 
 
 def _end_of(log: base.Partition, epoch: int) -> tuple[int, int]:
@@ -403,7 +405,7 @@ async def delete_records(context: Context, request: Body) -> Body:
     async def answer(found: ServedPartition, part: Body) -> Body:
         return {"low_watermark": await context.broker.run(_trim, found, part["offset"])}
 
-    return await _each_partition(context, request, Operation.DELETE, answer)
+    return await _each_partition(context, Key.DELETE_RECORDS, request, Operation.DELETE, answer)
 
 
 def _trim(found: ServedPartition, offset: int) -> int:
