@@ -1,4 +1,4 @@
-"""Declaring options: `option`, `flag` and `argument`, and the options that several commands share.
+"""Declarations of options: `option`, `flag` and `argument`, and the options that several commands share.
 
 A command is a function: its parameters are its options, its docstring is its help. An option of its own is the
 parameter's default (`key: str | None = option("--key -k FIELD", "The field with the key.")`), a shared one its type

@@ -398,7 +398,7 @@ def confirm(what: str, yes: bool) -> None:
 
 
 class ProgressBar:
-    """A progress bar: percentage, amount, rate and remaining time. Without a terminal it only counts.
+    """A progress bar: percentage, amount, rate and remaining time. Without a terminal, the bar is not drawn.
 
     A `total` of None is unknown. If `size_bytes` is given, the percentage is that of the bytes of the input, whose
     records nobody has counted. `quiet` disables drawing, for input that is typed into the same terminal.

@@ -1,7 +1,7 @@
 """`sawlog produce`: write records from stdin or files to a topic.
 
 Records go to the topic's own writer or, with `--compression`, to a writer that builds batches with that codec. The
-readers of the input formats are in inputs.py.
+readers of the input formats are in formats.py.
 """
 
 from __future__ import annotations

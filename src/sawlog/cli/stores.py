@@ -1,4 +1,4 @@
-"""Opening the store or partitions of a command: in a directory, on object storage or behind a broker.
+"""Open the store or the partitions that a command names: in a directory, on object storage or behind a broker.
 
 Opening for reading takes no lock and writes nothing, so commands that only read can run next to a writer. Stores are
 opened without background maintenance. The caller closes what it opened with a `with` block.

@@ -1,4 +1,4 @@
-"""Detects which system wrote a directory, and opens the logs in it.
+"""Detect which system wrote a directory, and open the logs in it.
 
 Each format looks for files that it would have written: names first, then the first bytes, which must agree with the
 names. Evidence that only one format produces (a matching checksum, a magic number) makes a detection certain, and

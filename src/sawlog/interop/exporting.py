@@ -1,4 +1,4 @@
-"""Exports logs in the formats of other systems.
+"""Export logs in the formats of other systems.
 
 An export writes next to the target and renames at the end: a directory with the target's name is always complete.
 

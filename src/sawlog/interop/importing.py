@@ -1,4 +1,4 @@
-"""Imports logs of other systems into sawlog.
+"""Import logs of other systems into sawlog.
 
 An import keeps offsets: a record has the same offset in the copy as in the source, and a gap in the source is a gap in
 the copy (an empty batch represents it, as after Kafka's compaction). So an interrupted import needs no state file:

@@ -1,4 +1,4 @@
-"""Writes the directory of one Kafka partition, or all partitions of a topic in a broker's log directory.
+"""Write the directory of one Kafka partition, or all partitions of a topic in a broker's log directory.
 
 Batches are written whole, checked and unchanged, except those that only represent missing offsets (no record, no
 producer, no marker), where Kafka has gaps. There is one exception: a leader epoch that is lower than an earlier one is

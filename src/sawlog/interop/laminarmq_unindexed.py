@@ -1,4 +1,4 @@
-"""Finds laminarmq records that have no entry in the index, by the metadata at their start.
+"""Find laminarmq records that have no entry in the index, by the metadata at their start.
 
 A store has no frames, but the metadata of a record holds its index, and laminarmq numbers records consecutively. If the
 beginning of record 57 is known, the record ends where `[metadata length][metadata with index 58]` begins: at least nine

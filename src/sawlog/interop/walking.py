@@ -1,4 +1,4 @@
-"""Reads a log sequentially, a few megabytes at a time: the base of all formats but Kafka's.
+"""Read a log sequentially, a few megabytes at a time: the base of all formats but Kafka's.
 
 A format implements one step: from a `Cursor`, which is the complete state, over some records to the next cursor. A scan
 is a walk, a survey is a walk that ignores the records, and a read at an offset is a walk from the nearest remembered
