@@ -86,9 +86,9 @@ class Frames:
     starts: Numbers
     lengths: Numbers
     #: True if the chain is intact after the last frame: the file ends there, or only the buffer does.
-    clear: bool
+    clear: bool = True
     #: True if the last frame ends at the end of the file.
-    final: bool
+    final: bool = False
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -252,7 +252,7 @@ class FrameLog(WalkedLog):
         """Return True if the frame after a bad one is good, so that only the content of the first is bad."""
         if len(frames) < 2:
             return False
-        second = Frames(frames.data, frames.starts[1:2], frames.lengths[1:2], frames.clear, False)
+        second = Frames(frames.data, frames.starts[1:2], frames.lengths[1:2], frames.clear)
         parsed = self.parse(segment, cursor.to(cursor.position + frames.end(0), cursor.count.skip()), second)
         return len(parsed) > 0 and int(parsed.offsets[0]) == cursor.count.stored + 2
 

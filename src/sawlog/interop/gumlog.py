@@ -187,7 +187,7 @@ def _value_size(message: bytes) -> int | None:
 def _offset_in(numbers: bytes) -> int | None:
     """Return the offset in the part of a message after its value; None if that does not parse."""
     data = memoryview(numbers)
-    parsed = _parse(Frames(data, np.zeros(1, np.int64), np.array([len(data)], np.int64), True, False))
+    parsed = _parse(Frames(data, np.zeros(1, np.int64), np.array([len(data)], np.int64)))
     return int(parsed.offsets[0]) if len(parsed) else None
 
 
@@ -271,7 +271,7 @@ def _count_records(data: memoryview, base: int) -> tuple[int, bool]:
     starts, lengths = np.empty(64, np.int64), np.empty(64, np.int64)
     views = memoryview(starts), memoryview(lengths)
     count, end, _ = kernel.walk_frames(data, 0, len(data), HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES, *views)
-    stored = _parse(Frames(data, starts[:count], lengths[:count], True, False)).offsets
+    stored = _parse(Frames(data, starts[:count], lengths[:count])).offsets
     if not len(stored):
         length = int.from_bytes(data[:HEAD_BYTES], "big")
         started = _SNIFF_BYTES < length <= MAX_VALUE_BYTES and bytes(data[8:9]) == b"\x0a"

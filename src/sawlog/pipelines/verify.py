@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptData, SawlogError, StorageError, TopicNotFound
@@ -77,7 +76,7 @@ class _Task:
     threads: int = 1
 
 
-_Place = tuple[str, int, int]
+_SegmentKey = tuple[str, int, int]
 
 
 def check_params(params: VerifyParams) -> None:
@@ -90,27 +89,34 @@ def check_params(params: VerifyParams) -> None:
 
 def run(spark: SparkSession, params: VerifyParams, progress: Advance | None = None) -> StoreVerifyReport:
     """Check everything below the current end."""
-    found: dict[_Place, SegmentReport] = {}
+    found: dict[_SegmentKey, SegmentReport] = {}
     broken: dict[tuple[str, int | None], SegmentReport] = {}
+    cores = spark.sparkContext.defaultParallelism
     for _ in range(_ROUNDS):
-        tasks = list(_tasks(params, found, broken))
+        tasks = _tasks(params, found, broken)
         if not tasks:
             break
-        for base_reports in _checked(spark, tasks, progress):
-            found.update(base_reports)
-    reports = [*broken.values(), *(found[place] for place in sorted(found))]
+        for first in range(0, len(tasks), _WAVE * cores):
+            wave = tasks[first : first + _WAVE * cores]
+            given = [replace(task, threads=max(cores // len(wave), 1)) for task in wave]
+            with running.one_line_errors():
+                for reports in spark.sparkContext.parallelize(given, len(given)).map(check).collect():
+                    found.update(reports)
+            if progress is not None:
+                progress(sum(task.size_bytes for task in wave))
+    segments = (*broken.values(), *(found[key] for key in sorted(found)))
     return StoreVerifyReport(
-        ok=not any(report.problems for report in reports),
-        records=sum(report.records for report in reports),
-        size_bytes=sum(report.size_bytes for report in reports),
-        segments=tuple(reports),
+        ok=not any(segment.problems for segment in segments),
+        records=sum(segment.records for segment in segments),
+        size_bytes=sum(segment.size_bytes for segment in segments),
+        segments=segments,
     )
 
 
 def _tasks(
-    params: VerifyParams, found: dict[_Place, SegmentReport], broken: dict[tuple[str, int | None], SegmentReport]
-) -> Iterator[_Task]:
-    """Yield tasks for the segments not read yet, the largest first."""
+    params: VerifyParams, found: dict[_SegmentKey, SegmentReport], broken: dict[tuple[str, int | None], SegmentReport]
+) -> list[_Task]:
+    """Return tasks for the segments not read yet, the largest first."""
     made: list[_Task] = []
     with DirectoryStore.open(params.data, "r") as store:
         for name in store.topics() if params.topic is None else [params.topic]:
@@ -131,7 +137,7 @@ def _tasks(
                     broken[name, number] = SegmentReport(name, number, "", problems=(str(error),))
                     continue
                 made += _cut(params.data, name, number, [(each.base_offset, each.size) for each in left])
-    yield from sorted(made, key=lambda task: -task.size_bytes)
+    return sorted(made, key=lambda task: -task.size_bytes)
 
 
 def _cut(data: str, topic: str, number: int, segments: list[tuple[int, int]]) -> Iterator[_Task]:
@@ -147,22 +153,7 @@ def _cut(data: str, topic: str, number: int, segments: list[tuple[int, int]]) ->
         yield _Task(data, topic, number, tuple(bases), size_bytes)
 
 
-def _checked(
-    spark: SparkSession, tasks: list[_Task], progress: Advance | None
-) -> Iterator[dict[_Place, SegmentReport]]:
-    context = spark.sparkContext
-    waiting = iter(tasks)
-    while wave := list(islice(waiting, _WAVE * context.defaultParallelism)):
-        with running.one_line_errors():
-            threads = max(context.defaultParallelism // len(wave), 1)
-            given = [replace(task, threads=threads) for task in wave]
-            results = context.parallelize(given, len(given)).map(check).collect()
-        if progress is not None:
-            progress(sum(task.size_bytes for task in wave))
-        yield from results
-
-
-def check(task: _Task) -> dict[_Place, SegmentReport]:
+def check(task: _Task) -> dict[_SegmentKey, SegmentReport]:
     """Read the segments; runs in a task. Leaves out segments that were deleted or replaced meanwhile."""
     with DirectoryStore.open(task.data, "r") as store:
         try:
@@ -172,7 +163,7 @@ def check(task: _Task) -> dict[_Place, SegmentReport]:
         return dict(_check_all(log, task))
 
 
-def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
+def _check_all(log: Log, task: _Task) -> Iterator[tuple[_SegmentKey, SegmentReport]]:
     segments, wanted = log._segment_set, frozenset(task.bases)
     for segment in segments.all:
         if segment.base_offset not in wanted:
