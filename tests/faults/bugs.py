@@ -546,12 +546,14 @@ _RETURNED = (
         "producers' file of a longer log trusted",
         "after a truncation, the old producers' file is trusted once the log has grown again (ours, once)",
         ("load_producers", "epochs.end_of(found.leader_epoch, end)", "end"),
+        ("after_cut", "directory.remove(PRODUCERS)", "pass"),
         by="promised",
     ),
     _mutant(
         "producers saved during an append",
         "the producers' file contains batches of an append that may still be rolled back (ours, once)",
         ("Appender.save_producers", "if self.block is None:", "if True:"),
+        ("after_cut", "directory.remove(PRODUCERS)", "pass"),
         by="promised",
     ),
     _mutant(

@@ -43,7 +43,8 @@ _FIRST: Mapping[str, Sequence[str]] = {
     "storage": ("tests/storage", "tests/log/write/test_aborted_streams.py"),
     "promised": TESTS,
 }
-_FOLDERS = ("tests/faults", "tests/log", "tests/storage", "tests/topics", "tests/spark/test_data_loss.py", *TESTS)
+#: Files of one folder side by side: pytest forgets the fixtures of a folder that it leaves.
+_FOLDERS = ("tests/faults", "tests/log", "tests/storage", "tests/topics", *TESTS, "tests/spark/test_data_loss.py")
 #: Tests that plant bugs themselves, or compare this process with one that has no bug.
 _LEFT_OUT = (
     f"--ignore={_FAULTS}mutants.py",

@@ -381,6 +381,8 @@ def test_a_producer_is_known_by_what_it_wrote_after_a_truncation_on_a_full_disk(
     assert disk.failed
     placed = log.append_many([b"mine"] * 2, producer=Producer(7, 0, 0))
     log.append_many([b"others"] * 9)
+    log.seal()  # the file is of an earlier segment, so that nothing but its epoch tells that it is old
+    log.append(b"another")
     with Log.open(disk.process_dies()) as again:
         assert again.append_many([b"mine"] * 2, producer=Producer(7, 0, 0)) == placed == range(1, 3)
 
@@ -395,10 +397,13 @@ def test_a_producer_whose_append_was_taken_back_on_a_full_disk_may_send_it_again
         log.append_batches(raw)
     disk.before = None
     assert log.next_offset == 1
+    disk.arm(Fault(1, ENOSPC, {"replace"}, PRODUCERS, forever=True, effect="nothing"))
     for _ in range(4):
         log.append(b"others")
+    log.seal()  # the file is of an earlier segment
+    log.append(b"others")
     with Log.open(disk.process_dies()) as again:
-        assert again.append_batches(raw) == range(5, 8)
+        assert again.append_batches(raw) == range(6, 9)
 
 
 @pytest.mark.parametrize("placed", [1, 2], ids=["the active segment", "several segments"])
