@@ -88,6 +88,7 @@ class TypedRecord(tuple[Any, ...], Generic[V, K, M]):
 
     @property
     def offset(self) -> int:
+        """Offset in the partition."""
         return self.record.offset
 
     @property
@@ -97,6 +98,7 @@ class TypedRecord(tuple[Any, ...], Generic[V, K, M]):
 
     @property
     def headers(self) -> RawHeaders:
+        """All headers, undecoded."""
         return self.record.headers
 
     def __repr__(self) -> str:

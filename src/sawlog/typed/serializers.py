@@ -67,11 +67,13 @@ class Bytes:
     """Bytes, unchanged: for keys or values without another type."""
 
     def encode(self, value: bytes, /) -> bytes:
+        """Copy the bytes. Raises `InvalidRecordType` for anything else."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"expected bytes, not {type(value).__name__}")
         return bytes(value)
 
     def decode(self, data: bytes, /) -> bytes:
+        """Return the bytes unchanged."""
         return data
 
     def __repr__(self) -> str:
@@ -82,6 +84,7 @@ class Utf8:
     """Text, as UTF-8."""
 
     def encode(self, value: str, /) -> bytes:
+        """Encode text. Raises `InvalidRecordType` for anything else."""
         if not isinstance(value, str):
             raise InvalidRecordType(f"expected a str, not {type(value).__name__}")
         return value.encode()
@@ -104,9 +107,11 @@ class Nullable(Generic[T]):
         self._serializer = serializer
 
     def encode(self, value: T | None, /) -> bytes | None:
+        """Encode a value; None stays None."""
         return None if value is None else self._serializer.encode(value)
 
     def decode(self, data: bytes | None, /) -> T | None:
+        """Decode a value; None stays None."""
         return None if data is None else self._serializer.decode(data)
 
     def __repr__(self) -> str:

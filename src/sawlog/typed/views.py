@@ -252,6 +252,7 @@ class TypedTopic(Generic[V, K, M]):
 
     @property
     def name(self) -> str:
+        """Name of the topic."""
         return self.topic.name
 
     def append(

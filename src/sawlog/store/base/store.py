@@ -326,9 +326,11 @@ class Store(Closing):
         raise self._no_snapshots()
 
     def snapshots(self) -> Sequence[object]:
+        """Return all snapshots; none in a directory."""
         return []
 
     def delete_snapshot(self, name: str) -> None:
+        """Delete a snapshot. Only a store on object storage has any."""
         raise self._no_snapshots()
 
     def _no_snapshots(self) -> StorageError:
