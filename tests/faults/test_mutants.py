@@ -87,6 +87,7 @@ def test_the_tests_that_are_to_find_bugs_exist() -> None:
     assert [each for each in TESTS if not (root / each).is_file()] == []
 
 
+@pytest.mark.costly  # an interpreter that runs tests
 def test_a_finder_can_run_tests_in_its_process() -> None:
     code = "from tests.faults.promised import tests_pass; assert tests_pass(['tests/test_background.py'], object())"
     root = Path(__file__).resolve().parents[2]
