@@ -81,6 +81,14 @@ class Message:
         """Offset of the record."""
         return self.record.offset
 
+    def _close(self) -> None:
+        """Record that the message is answered."""
+        self._answered = True
+
+    def _extend(self, until_ms: int) -> None:
+        """Record a new end of the time in which to answer."""
+        self.until_ms = until_ms
+
     def __repr__(self) -> str:
         return f"<Message {self.topic}/{self.partition} offset {self.offset}, delivery {self.deliveries}>"
 
@@ -95,6 +103,10 @@ class Answer:
     what: str
     until_ms: int = 0
     reason: str = ""
+
+    def finish(self) -> None:
+        """The message is done."""
+        self.what = "done"
 
 
 @dataclass(frozen=True, slots=True)

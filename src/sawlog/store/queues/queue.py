@@ -238,7 +238,7 @@ class Queue:
         foreign = type(message) is not Message or message._queue_id is not self._id
         if foreign or message._answered or self._ended.is_set():
             self._check(message)
-        message._answered = True
+        message._close()
         if self._out.get(message._place) is not message:
             self._late += 1
             return
@@ -273,11 +273,11 @@ class Queue:
         with self._exchanging:
             if self._delivery.exchange([], [Answer(message, "longer", until_ms)], 0).late:
                 raise GroupError(f"{message!r} was delivered to another worker: its lease had expired")
-        message.until_ms = until_ms
+        message._extend(until_ms)
 
     def _answer(self, message: Message, what: str, *, until_ms: int = 0, reason: str = "") -> None:
         self._check(message)
-        message._answered = True
+        message._close()
         if self._out.get(message._place) is not message:  # its lease expired, and another thread has it
             self._late += 1
             return
@@ -362,7 +362,7 @@ class Queue:
         with self._store.transaction() as transaction:
             transaction.append_many(self.dead_letters, letters)
         for each in dead:
-            each.what = "done"
+            each.finish()
 
     def _tick(self) -> None:
         """Write answers and send a heartbeat. Called by the background thread."""
