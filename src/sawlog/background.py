@@ -116,6 +116,11 @@ def suspended() -> Iterator[None]:
         _suspensions -= 1
 
 
+def are_suspended() -> bool:
+    """Return True within a `suspended` block."""
+    return _suspensions > 0
+
+
 def _start_timer() -> None:
     """Start the timer thread if it is not running. The caller holds the lock."""
     global _timer, _idle  # noqa: PLW0603 - one timer per process is the point

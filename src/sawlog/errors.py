@@ -44,7 +44,7 @@ SawlogError
 │   ├── LogNotFound (FileNotFoundError)          read-only open of a directory that holds no log
 │   └── StoreNotFound (FileNotFoundError)        read-only open of a directory that holds no store
 ├── DirectoryLocked (BlockingIOError)          another writer has locked the partition
-├── AmbiguousAppend (TimeoutError)             the process that holds the partition did not answer; outcome unknown
+├── AmbiguousAppend (TimeoutError)             object storage did not answer; outcome unknown
 ├── LogFailed (RuntimeError)                   writing stopped after an earlier failure; reading still works
 ├── LogClosed (ValueError)                     the log is closed, or was opened by the parent before a fork
 ├── ReadOnlyLog (UnsupportedOperation)         opened with mode="r"
@@ -63,7 +63,7 @@ SawlogError
 ├── Conflict                                   a concurrent change won; nothing was stored
 ├── TransactionError                           an atomic write to several partitions
 │   ├── TransactionAborted                       nothing was stored
-│   ├── TransactionPending                       committed; completed by the holders, or at the next open for writing
+│   ├── TransactionPending                       committed; completed by the next process that writes
 │   └── ReplayMismatch                           name and sequence are already stored with different records
 ├── InteropError                               other systems' logs
 │   ├── UnknownFormat (ValueError)               no known format matches, or more than one
@@ -423,8 +423,8 @@ class DirectoryLocked(SawlogError, BlockingIOError):
 
 
 class AmbiguousAppend(SawlogError, TimeoutError):
-    """Records were forwarded to the process that holds the partition, and it did not answer in time. They may be stored
-    already, may be stored later, or may be lost."""
+    """Object storage did not answer in time. The records may be stored already, may be stored later, or may be
+    lost."""
 
 
 class LogFailed(SawlogError, RuntimeError):

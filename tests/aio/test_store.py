@@ -269,9 +269,10 @@ def test_appends_in_the_loop_start_no_thread_for_each_call(path: Path, monkeypat
             topic.partition(0).sync._watch(lambda: None)  # starts the background's timer
             loop = asyncio.get_running_loop()
             with monkeypatch.context() as patched:
+                patched.setattr("sawlog.log.open.IDLE_S", 1000.0)
+                await topic.append(b"x")
                 patched.setattr(type(loop), "run_in_executor", None)
                 patched.setattr(threading.Thread, "start", None)
-                await topic.append(b"x")
                 await topic.append_many([b"y"])
                 assert await values(topic) == [b"takes the lock, in a thread", b"x", b"y"]
                 assert [record.value async for record in topic.follow(timeout=0.0)][-1] == b"y"
@@ -279,7 +280,7 @@ def test_appends_in_the_loop_start_no_thread_for_each_call(path: Path, monkeypat
     asyncio.run(main())
 
 
-def test_what_another_process_holds_is_handed_over_to_it(path: Path) -> None:
+def test_turns_are_taken_with_another_process(path: Path) -> None:
     async def main() -> None:
         with sawlog.open(path) as holder:
             kept = holder.create_topic("orders", 2)
@@ -289,9 +290,9 @@ def test_what_another_process_holds_is_handed_over_to_it(path: Path) -> None:
                 assert await topic.append(b"one", partition=0) == (0, 1)
                 assert await topic.append_many([b"two", b"three"], partition=0) == {0: range(2, 4)}
                 assert await topic.append(b"mine", partition=1) == (1, 0)
-                assert kept.partition(0)._locked
-                assert not topic.partition(0).sync._locked
-                assert await values(topic) == [b"held", b"one", b"two", b"three", b"mine"]
+                assert kept.partition(0).append(b"held again") == 4
+                assert await topic.append(b"two again", partition=0) == (0, 5)
+                assert await values(topic) == [b"held", b"one", b"two", b"three", b"held again", b"two again", b"mine"]
 
     asyncio.run(main())
 
@@ -333,7 +334,7 @@ def test_nothing_is_lost_or_doubled_while_locks_are_given_back(path: Path) -> No
 
             async def snatch() -> None:
                 while True:
-                    topic.sync.give_back(0)
+                    topic.sync.partition(0)._end_turn()
                     await asyncio.sleep(0)
 
             async def write(tag: int) -> None:

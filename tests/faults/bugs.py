@@ -347,8 +347,8 @@ _STORING = (
         "a part of a transaction is marked as done, then placed",
         (
             "Placement._bring",
-            "self._apply(intent, part, log)\n        self._pending.mark(intent, number)",
-            "self._pending.mark(intent, number)\n        self._apply(intent, part, log)",
+            "self._apply(intent, part, log)\n    self._pending.mark(intent, number)",
+            "self._pending.mark(intent, number)\n    self._apply(intent, part, log)",
         ),
     ),
     _mutant(
@@ -609,7 +609,7 @@ _RETURNED = (
         "maintenance keeps partitions open",
         "each partition that maintenance has checked stays open (ours, once)",
         (
-            "OpenPartitions.maintain",
+            "OpenPartitions._maintain",
             "log.close()\n        return MaintenanceReport(log.path, tiering=problem)",
             "self.logs[number] = log\n        return MaintenanceReport(log.path, tiering=problem)",
         ),
@@ -640,7 +640,7 @@ _RETURNED = (
         "forked child trusts its parent's list",
         "a child reads with the list that its parent had at the fork, and reports changes since then as damage (ours, "
         "once)",
-        ("Access.after_fork", "if self.appender is None or self.closed:", "if True:"),
+        ("Access.after_fork", "if (self.appender is None and self.waiting is None) or self.closed:", "if True:"),
         by="promised",
     ),
     _mutant(
@@ -711,8 +711,8 @@ _RETURNED = (
         (
             "PendingTransactions.complete",
             "staging.remove(intent.file)\n    staging.sync()\n"
-            "    if intent.name is not None and intent.data and names_offsets:\n        self.names.strip(intent.name)",
-            "if intent.name is not None and intent.data and names_offsets:\n        self.names.strip(intent.name)\n"
+            "    if intent.name is not None and intent.data:\n        self.names.strip(intent.name)",
+            "if intent.name is not None and intent.data:\n        self.names.strip(intent.name)\n"
             "    staging.remove(intent.file)\n    staging.sync()",
         ),
     ),

@@ -33,7 +33,6 @@ from unittest import mock
 from sawlog import background
 from sawlog.log.files import VISIBLE
 from sawlog.storage import FileDirectory, file, locks, published
-from sawlog.store.directory.forwarding.listener import NoListener
 
 from .enumeration import Workload, _seeded_uuids
 from .powercuts import DATA, NAMES, History, PowerCut, Tree, lay_out, tree_of
@@ -103,7 +102,6 @@ def _started_machine(boot: bytes) -> Iterator[None]:
         mock.patch.object(file, "boot_id", return_value=boot),
         mock.patch.object(published, "boot_id", return_value=boot),
         mock.patch.dict(DISTURBED, clear=True),
-        mock.patch("sawlog.store.directory.store.listener_for", return_value=NoListener()),  # sockets are not recorded
         background.suspended(),
         _without_collector(),
     ):

@@ -67,8 +67,6 @@ TABLE: tuple[Threshold, ...] = (
         "store.base.partition:BATCH_BYTES store.base.topic:BATCH_BYTES "
         "store.base.partition:Partition.writer(batch_bytes) store.base.topic:Topic.writer(batch_bytes) "
         "store.base.topic:Topic._partition_writer(batch_bytes) "
-        "store.directory.forwarding.forwarder:BATCH_BYTES "
-        "store.directory.forwarding.forwarder:Forwarder.writer(batch_bytes) "
         "store.writer:BATCH_BYTES store.writer:Packer.__init__(batch_bytes)",
         100,
         300,
@@ -135,9 +133,9 @@ NOT_VARIED: Mapping[str, str] = {
         "log.index:OFFSET_ENTRY_BYTES log.index:TIME_ENTRY_BYTES log.compaction:_SLOT_BYTES "
         "batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES "
         "store.partitioner:_RECORD_BYTES": "the size of a thing, not a limit",
-        "storage.words:_MOST_WAITERS": "a limit of the system call",
         "batch.kernel:ROW_WIDTH storage.words:WORD_BYTES "
-        "storage.published:_BELL_BYTES": "the size of a thing, not a limit",
+        "storage.published:_WORDS_BYTES storage.published:_BELL_BYTES": "the size of a thing, not a limit",
+        "storage.words:_MOST_WAITERS": "a limit of the system call",
         "batch.codecs:_DICTIONARY_ID_BYTES config:KIB config:MIB config:GIB "
         "spark.session:LEAST_VERSION": "no size of the engine",
         "store.base.partition:PAGE_BYTES store.base.partition:STREAM_BYTES": "object storage only; no workload has it",
@@ -172,13 +170,8 @@ NOT_VARIED: Mapping[str, str] = {
         "batch.codecs:DECODER_BYTES batch.codecs:BLOCKS_MAX batch.codecs:_WINDOW_FREE "
         "batch.codecs:_WINDOW_MAX batch.codecs:MIB batch.codecs:_LZ4_STORED": "what a decoder "
         "refuses or a format says: tests/batch, and `fuzz`",
-        "storage.sockets:_MOST store.directory.forwarding.frames:_MOST_HEAD_BYTES "
-        "store.directory.forwarding.frames:MOST_BODY_BYTES "
         "store.writer:_ROOM_BYTES": "how full a batch may be before the next record begins another: "
         "tests/topics/test_packing.py",
-        "store.directory.forwarding.forwarder:_MESSAGE_BYTES": (
-            "between processes: tests/topics/test_handover_processes.py"
-        ),
         "batch.checksum:_X_TO_THE_8": "a polynomial",
         "batch.checksum:_BLOCK_BYTES": "how CRC-32C is computed where the kernel is not compiled",
         "store.directory.members:_LONGEST store.names:_LONGEST store.directory.transactions.intent:_LONGEST_NAME "

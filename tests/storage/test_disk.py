@@ -14,7 +14,6 @@ import pytest
 from sawlog import Log
 from sawlog.errors import StorageFull, SyncFailed
 from sawlog.storage import Directory, FileDirectory
-from sawlog.store.directory.forwarding.listener import NoListener
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Fault
 
@@ -437,7 +436,7 @@ def test_every_call_makes_the_system_calls_that_files_make(
     simulated: list[tuple[str, str]] = []
     disk.watch = lambda step: simulated.append((step.call, step.path.removeprefix("disk:").removeprefix("/")))
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=7))
-    monkeypatch.setattr("sawlog.store.directory.store.listener_for", lambda root: NoListener())  # no sockets on it
+    monkeypatch.setattr("sawlog.log.open.IDLE_S", 1000.0)  # no turn ends by itself
     work(disk)
     files = FileDirectory(tmp_path)
     with monkeypatch.context() as patch:

@@ -31,7 +31,7 @@ from sawlog.storage.system import boot_id, maps_safely
 from .elsewhere import Elsewhere
 
 NAME = "visible"
-SIZE, SLOTS_AT, SLOT_BYTES = 128, 64, 32
+SIZE, SLOTS_AT, SLOT_BYTES = 192, 64, 32
 OTHER_BOOT = bytes(range(16))
 
 pytestmark = pytest.mark.skipif(not boot_id(), reason="this system does not tell when it was started")
@@ -98,7 +98,7 @@ def restart(monkeypatch: pytest.MonkeyPatch, boot: bytes = OTHER_BOOT) -> None:
 def test_the_file_is_a_title_the_boot_id_and_two_slots(directory: FileDirectory, way: str) -> None:
     writer = writer_in(directory)
     head = (b"sawlog\0\0" + boot_id()).ljust(SLOTS_AT, b"\0")
-    assert content(directory) == head + bytes(2 * SLOT_BYTES)
+    assert content(directory) == head + bytes(SIZE - SLOTS_AT)
     slots: list[tuple[int, ...]] = []
     for numbers in ((7, 1), (8, 1), (9, 2)):
         writer.store(*numbers)
@@ -279,7 +279,12 @@ def test_random_bytes_are_none(directory: FileDirectory, way: str) -> None:
     chance = random.Random(5)
     writer_in(directory).close()
     head = content(directory)[:SLOTS_AT]
-    for data in (bytes(SIZE), b"\xff" * SIZE, head + b"\xff" * 64, *(head + chance.randbytes(64) for _ in range(200))):
+    for data in (
+        bytes(SIZE),
+        b"\xff" * SIZE,
+        head + b"\xff" * 128,
+        *(head + chance.randbytes(128) for _ in range(200)),
+    ):
         put(directory, data)
         assert loaded(directory) is None
 

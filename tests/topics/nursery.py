@@ -1,4 +1,4 @@
-"""Child processes that hold partitions or forward appends; see tests/processes/handing.py."""
+"""Processes that write to the same partitions, for tests: see tests/processes/sharing.py."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Nursery:
     """Starts and ends the child processes."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] = start("handing")
+        self._process: subprocess.Popen[str] = start("sharing")
         self._lines: defaultdict[str, queue.SimpleQueue[Any]] = defaultdict(queue.SimpleQueue)
         self._thread = threading.Thread(target=self._read)
         self._thread.start()

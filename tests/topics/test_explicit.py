@@ -25,7 +25,6 @@ from sawlog.errors import (
     StreamTooLong,
 )
 from sawlog.store.base import TopicPartition
-from sawlog.store.directory.forwarding.forwarder import Forwarder
 from sawlog.store.writer import TopicWriter
 from sawlog.typed.views import ConsumerOptions
 
@@ -176,7 +175,6 @@ def test_every_append_of_a_topic_can_expect_an_offset(file_place: FilePlace, els
     topic.partition(0).append(b"0")
     if elsewhere:
         topic = file_place.open()["orders"]
-        assert isinstance(topic._partitions.reach(0), Forwarder)
     batch = topic._router.encoded([b"4"], 0)[0]
     assert topic.append(b"1", partition=0, expect_offset=1) == (0, 1)
     assert topic.append_many([b"2"], partition=0, expect_offset=2) == {0: range(2, 3)}
@@ -230,15 +228,6 @@ def test_what_goes_to_several_partitions_cannot_expect_an_offset(store: Store) -
     with pytest.raises(InvalidRecord, match="several"):
         store["orders"].append_arrow(table, expect_offset=10)
     assert store["orders"].describe().records == 20
-
-
-def test_what_is_staged_for_another_process_cannot_expect_an_offset(file_place: FilePlace) -> None:
-    holder = file_place.open()
-    holder.create_topic("orders").partition(0).append(b"0")
-    topic = file_place.open()["orders"]
-    with pytest.raises(InvalidRecord, match="expect_offset"):
-        topic.append(bytes(2 << 20), expect_offset=1)
-    assert topic.append(bytes(2 << 20)) == (0, 1)
 
 
 # --- logs

@@ -66,11 +66,22 @@ def test_nothing_is_replaced_under_a_writer(place: StorePlace, held: str) -> Non
     store, other = place.open(), place.open()
     laid_out(store)
     store.close()
-    other[held].append(b"mine", partition=0)
-    again = place.open()
-    with pytest.raises(DirectoryLocked):
+    again = place.open(lock_timeout=0.1)
+    with other[held].partition(0)._hold(), pytest.raises(DirectoryLocked):
         again.replace_topic("orders", "next")
     assert again.topics() == ["next", "orders"]
+
+
+@pytest.mark.parametrize("known", ["orders", "next"])
+def test_who_knows_a_topic_from_before_does_not_write_to_it_once_it_is_replaced(place: StorePlace, known: str) -> None:
+    store, other = place.open(), place.open()
+    laid_out(store)
+    topic = other[known]
+    topic.append(b"mine", partition=0)
+    store.replace_topic("orders", "next")
+    with pytest.raises(TopicNotFound):
+        topic.append(b"lost", partition=0)
+    assert b"lost" not in values(store["orders"].scan())
 
 
 def test_records_that_came_since_are_not_lost(place: StorePlace) -> None:

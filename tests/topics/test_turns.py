@@ -14,7 +14,7 @@ import pytest
 
 from sawlog import Log, Topic
 from sawlog.errors import DirectoryLocked, InvalidConfig
-from sawlog.store.directory import lock_leases
+from sawlog.log import open as opening
 from sawlog.store.directory.store import DirectoryStore
 
 from ..processes.launch import finish, ready, start
@@ -31,14 +31,9 @@ def first(file_place: FilePlace) -> Topic:
 
 
 @pytest.fixture
-def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process takes requests of others: they have to take turns."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(1, "no sockets here")
-
-    monkeypatch.setattr("sawlog.store.directory.forwarding.listener.listen", refuse)
-    monkeypatch.setattr(lock_leases, "_IDLE_S", 1000.0)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn without appends does not end by itself."""
+    monkeypatch.setattr(opening, "IDLE_S", 1000.0)
 
 
 def until(condition: object) -> None:
@@ -52,8 +47,8 @@ def until(condition: object) -> None:
 # --- one machine, two stores
 
 
-@pytest.mark.usefixtures("deaf")
-def test_a_wanted_lock_is_released_between_two_appends(file_place: FilePlace, first: Topic) -> None:
+@pytest.mark.usefixtures("patient")
+def test_a_lock_that_somebody_waits_for_is_given_back_between_two_appends(file_place: FilePlace, first: Topic) -> None:
     second = file_place.open()["orders"]
     for number in range(3):
         assert second.append(b"second").offset == 2 * number + 1
@@ -61,133 +56,42 @@ def test_a_wanted_lock_is_released_between_two_appends(file_place: FilePlace, fi
     assert values(first.scan()) == [b"first", *[b"second", b"first"] * 3]
 
 
-@pytest.mark.usefixtures("deaf")
-@pytest.mark.parametrize("way", ["writer", "partition_writer", "log"])
-def test_a_lock_that_is_in_use_or_was_taken_by_the_log_is_kept(file_place: FilePlace, first: Topic, way: str) -> None:
-    if way == "log":
-        first.partition(0)._release()
-        first.partition(0).append(b"first")
-    else:
-        writer = first.writer() if way == "writer" else first._partition_writer(0)
-        writer.append(b"buffered")
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("way", ["writer", "partition_writer"])
+def test_an_open_writer_keeps_nobody_from_writing(file_place: FilePlace, first: Topic, way: str) -> None:
+    writer = first.writer() if way == "writer" else first._partition_writer(0)
+    writer.append(b"buffered")
+    second = file_place.open()["orders"]
+    assert second.append(b"second").offset == 1
+    writer.flush()
+    assert second.append(b"third").offset == 3
+    writer.append(b"more")
+    writer.close()
+    assert values(second.scan()) == [b"first", b"second", b"buffered", b"third", b"more"]
+
+
+def test_who_does_not_get_a_turn_in_time_has_stored_nothing(file_place: FilePlace, first: Topic) -> None:
     second = file_place.open(lock_timeout=0.3)["orders"]
-    with pytest.raises(DirectoryLocked, match=r"timed out after 0\.3 s"):
-        second.append(b"second")
-    assert first.partition(0)._locked
-    if way != "log":
-        writer.close()
-        assert second.append(b"second").offset == 2
-        assert values(second.scan()) == [b"first", b"buffered", b"second"]
+    with first.partition(0)._hold():
+        with pytest.raises(DirectoryLocked, match=r"timed out after 0\.3 s"):
+            second.append(b"second")
+        first.append(b"first")
+        assert not first.partition(0)._end_turn()
+    assert second.append(b"second").offset == 2
+    assert values(first.scan()) == [b"first", b"first", b"second"]
 
 
-@pytest.mark.usefixtures("deaf")
-def test_a_transaction_asks_for_a_lock(file_place: FilePlace, first: Topic) -> None:
-    second = file_place.open()
-    with second.transaction() as tx:
-        tx.append("orders", b"second")
-    assert values(second["orders"].scan()) == [b"first", b"second"]
-
-
-def test_a_wanted_lock_is_released_at_the_end_of_the_call_that_uses_it(first: Topic) -> None:
-    """A process that appends without a pause uses the partition whenever the background task looks."""
-    partitions, log = first._partitions, first.partition(0)
-    with partitions.using(0):
-        log._want_lock()
-        partitions._leases._release_due()
-        assert log._locked
+def test_a_turn_does_not_end_in_the_middle_of_an_append(first: Topic) -> None:
+    log = first.partition(0)
+    with log._appending():
+        log.append(b"one")
+        assert not log._end_turn()
+        log.append(b"two")
+    assert log._end_turn()
     assert not log._locked
 
 
-@pytest.mark.usefixtures("deaf")
-def test_a_process_that_waits_for_a_lock_gets_it_before_the_one_that_has_released_it(
-    file_place: FilePlace, first: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock_leases, "_YIELD_S", 60.0)
-    first.partition(0)._want_lock()
-    assert first._partitions.give_back(0)
-    again = threading.Thread(target=first.append, args=(b"first",))
-    again.start()
-    until(lambda: not first._partitions._leases._yielding)
-    file_place.open()["orders"].append(b"second")
-    again.join()
-    assert values(first.scan()) == [b"first", b"second", b"first"]
-
-
-def test_a_lock_that_is_released_during_an_append_is_taken_as_a_lease_again(
-    first: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise no other process could write until the store is closed."""
-    append, given = Log.append, []
-
-    def released_before(log: Log, *arguments: object) -> int:
-        given.append(first._partitions.give_back(0))
-        return append(log, *arguments)  # type: ignore[arg-type] # passed on as they are
-
-    monkeypatch.setattr(Log, "append", released_before)
-    first.append(b"second")
-    assert given == [True]
-    assert first._partitions.give_back(0)
-
-
-def test_a_lock_that_is_taken_while_its_last_lease_ends_is_leased(
-    first: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The background task finds a lease whose lock is gone, and forgets it after the next append has leased a lock."""
-    log, held = first.partition(0), lock_leases._Lease.is_held.fget
-    assert held is not None
-    log._release()
-
-    def append_meanwhile(lease: lock_leases._Lease) -> bool:
-        found: bool = held(lease)
-        monkeypatch.undo()
-        first.append_many([b"second"])
-        return found
-
-    monkeypatch.setattr(lock_leases._Lease, "is_held", property(append_meanwhile))
-    first._partitions._leases._release_due()
-    assert log._locked
-    assert first._partitions.give_back(0)
-
-
-def test_a_lock_is_not_given_back_in_the_middle_of_a_forwarded_append(
-    file_place: FilePlace, first: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[bool] = []
-    place = Log._place_batches
-
-    def place_meanwhile(log: Log, *arguments: object, **options: object) -> range:
-        given.append(first._partitions.give_back(0))
-        return place(log, *arguments, **options)  # type: ignore[arg-type] # passed on as they are
-
-    monkeypatch.setattr(Log, "_place_batches", place_meanwhile)
-    file_place.open()["orders"].append(b"second")
-    assert given == [False]
-
-
-def test_a_lock_is_not_given_back_in_the_middle_of_a_call(first: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[bool] = []
-    writer, many = Log.writer, Log.append_many
-
-    def writer_meanwhile(log: Log, *arguments: object) -> object:
-        given.append(first._partitions.give_back(0))
-        return writer(log, *arguments)  # type: ignore[arg-type] # passed on as they are
-
-    def many_meanwhile(log: Log, *arguments: object) -> object:
-        given.append(first._partitions.give_back(0))
-        return many(log, *arguments)  # type: ignore[arg-type] # passed on as they are
-
-    monkeypatch.setattr(Log, "writer", writer_meanwhile)
-    monkeypatch.setattr(Log, "append_many", many_meanwhile)
-    with first.writer() as opened:
-        opened.append(b"one")
-    first.append_many([b"two"])
-    assert given == [False, False]
-    assert first._partitions.give_back(0)
-
-
-def test_a_process_that_appends_no_more_gives_its_lock_back(first: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert first.partition(0)._locked
-    monkeypatch.setattr(lock_leases, "_IDLE_S", 0.0)
+def test_a_process_that_appends_no_more_gives_its_lock_back(first: Topic) -> None:
     until(lambda: not first.partition(0)._locked)
     with Log.open(first.partition(0).path) as log:
         assert log.recovery.clean
@@ -202,40 +106,33 @@ def test_a_lock_that_a_transaction_or_trim_has_taken_is_given_back_too(file_plac
     with store.transaction() as tx:
         tx.append("orders", b"x", partition=0)
     topic.trim({1: 0})
-    assert [topic.partition(number)._locked for number in range(2)] == [True, True]
-    assert topic._partitions.give_back(0)
-    assert topic._partitions.give_back(1)
-    topic.partition(0).append(b"by the log")
-    with store.transaction() as tx:
-        tx.append("orders", b"y", partition=0)
-    assert not topic._partitions.give_back(0)
+    until(lambda: not any(topic.partition(number)._locked for number in range(2)))
+    second = file_place.open(lock_timeout=0.1)["orders"]
+    assert [second.append(b"y", partition=number).offset for number in range(2)] == [1, 0]
 
 
-def test_the_lock_follows_the_process_that_writes(
-    file_place: FilePlace, first: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock_leases, "_STREAK_S", 0.0)
-    second = file_place.open()["orders"]
-    for _ in range(lock_leases._STREAK_COUNT):
-        second.append(b"second")
-    assert first.partition(0)._locked
-    second.append(b"second")
-    assert second.partition(0)._locked
-    assert not first.partition(0)._locked
-    assert first.append(b"first").offset == lock_leases._STREAK_COUNT + 2
-    assert second.partition(0)._locked
-
-
-def test_the_lock_stays_with_a_process_that_writes_too(
-    file_place: FilePlace, first: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock_leases, "_STREAK_S", 0.0)
-    second = file_place.open()["orders"]
-    for number in range(2 * lock_leases._STREAK_COUNT):
-        second.append(b"second")
-        if number % (lock_leases._STREAK_COUNT - 1) == 0:
-            first.append(b"first")
-    assert first.partition(0)._locked
+def test_what_other_processes_do_between_two_turns_is_known_in_the_next(file_place: FilePlace) -> None:
+    """Appends, rotations, truncation, trimming and compaction."""
+    config = {"durability": "os", "segment_bytes": 1000, "cleanup_policy": "compact"}
+    one = file_place.open().create_topic("orders", **config)  # type: ignore[arg-type] # as documented
+    two = file_place.open()["orders"]
+    logs = one.partition(0), two.partition(0)
+    for number in range(60):
+        mine, theirs = logs[number % 2], logs[1 - number % 2]
+        mine.append_many([(b"%d" % number, b"key %d" % (number % 7))])
+        end = theirs.next_offset
+        theirs.append(b"%d again" % number, b"key")
+        assert end == theirs.next_offset - 1
+        if number % 20 == 7:
+            mine.truncate(mine.next_offset - 1)
+        if number % 20 == 11:
+            mine.compact()
+        if number % 20 == 17:
+            theirs.trim(theirs.lowest_offset + 5)
+        offsets = [record.offset for record in one.scan()]
+        assert offsets == sorted(set(offsets))
+        assert values(one.scan()) == values(two.scan())
+    assert logs[0].verify()
 
 
 def test_nothing_is_lost_or_doubled_while_locks_are_given_back_at_any_moment(file_place: FilePlace) -> None:
@@ -248,7 +145,7 @@ def test_nothing_is_lost_or_doubled_while_locks_are_given_back_at_any_moment(fil
     def snatch() -> None:
         while not ended.wait(0.001):
             for topic in topics:
-                topic._partitions.give_back(0)
+                topic.partition(0)._end_turn()
 
     def write(topic: Topic, tag: int) -> None:
         try:

@@ -54,7 +54,6 @@ def open_async(
     mode: Literal["w", "r"] = "w",
     *,
     maintenance_interval_s: float | None = 60.0,
-    handover_timeout_s: float | None = None,
     lock_timeout: float | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Opening[AsyncStore]:
@@ -62,7 +61,10 @@ def open_async(
     arguments are those of `sawlog.open`, including addresses of object storage."""
     from .store import opening  # imports asyncio, which not every program needs
 
-    given: dict[str, Any] = {"handover_timeout_s": handover_timeout_s, "lock_timeout": lock_timeout, "options": options}
+    given: dict[str, Any] = {
+        "lock_timeout": lock_timeout,
+        "options": options,
+    }
     given = {name: value for name, value in given.items() if value is not None}
     return opening(path, mode, {"maintenance_interval_s": maintenance_interval_s, **given})
 

@@ -1,17 +1,14 @@
 """`AsyncPartition` and `AsyncTopic`: one partition, and partitions under one name, for asyncio. See the package's
 docstring for what runs where.
 
-In a directory (`AsyncLog`, `AsyncDirectoryTopic`), partitions that this process has locked are written in the event
-loop. For others, a thread takes the lock or forwards to the process that holds it; while neither is possible, the task
-sleeps, up to the store's `lock_timeout`. On object storage every call runs in a thread; the event loop only hands out
-records that are already decoded. The methods are those of `Partition` and `Topic`.
+In a directory (`AsyncLog`, `AsyncDirectoryTopic`), partitions are written in the event loop during a turn of this
+process; a thread waits for the turn, up to the store's `lock_timeout`. On object storage every call runs in a thread; the
+event loop only hands out records that are already decoded. The methods are those of `Partition` and `Topic`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from os import PathLike
@@ -19,13 +16,11 @@ from typing import Literal, TypeVar
 
 from ..batch.inputs import HeadersInput, RecordInput
 from ..batch.kernel import Record
-from ..clock import Deadline
 from ..config import Isolation, LogConfig
-from ..errors import DirectoryLocked, LogClosed
+from ..errors import LogClosed
 from ..log.log import Log
 from ..storage import Directory
 from ..store.base import Partition, Position, Topic, check_sole, collected
-from ..store.directory.forwarding.forwarder import Forwarder
 from ..store.directory.topic import DirectoryTopic
 from ..store.settings import Value
 from .waiting import (
@@ -37,22 +32,15 @@ from .waiting import (
     open_in_thread,
     past_recall,
     portions,
+    turn,
     until_durable,
 )
-
-#: Pause between attempts to get a lock.
-_PAUSE_S = 0.01
 
 T = TypeVar("T")
 
 
 class AsyncPartition(AsyncView[Partition]):
     """One partition. Returned by `AsyncTopic.partition`."""
-
-    def __init__(self, partition: Partition, using: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        super().__init__(partition)
-        #: Context in which the lock is not released: see `sawlog.store.directory.lock_leases`.
-        self._using = using
 
     @property
     def path(self) -> str:
@@ -93,15 +81,13 @@ class AsyncPartition(AsyncView[Partition]):
     ) -> int:
         """Append one record and return its offset. Concurrent appends share a batch and its fsync, or a commit. With
         `expect_offset`, append at that offset, in a batch of its own, or raise `OffsetMismatch`."""
-        with self._using():
-            await self._lock()
-            return await self._inner.append_async(value, key, headers, timestamp, expect_offset)
+        await self._lock()
+        return await self._inner.append_async(value, key, headers, timestamp, expect_offset)
 
     async def append_many(self, records: Iterable[RecordInput], expect_offset: int | None = None) -> range:
         """Append records as one batch, all or none, and return their offsets. Records are as in `Log.append_many`."""
-        with self._using():
-            await self._lock()
-            return await self._append_many(list(records), expect_offset)
+        await self._lock()
+        return await self._append_many(list(records), expect_offset)
 
     async def _append_many(self, records: list[RecordInput], expect_offset: int | None) -> range:
         return await past_recall(self._inner.append_many, records, expect_offset)
@@ -118,11 +104,10 @@ class AsyncPartition(AsyncView[Partition]):
     ) -> int:
         """Append one record from an async iterable of chunks and return its offset; see `append_stream` of the
         synchronous partition. In files, the value is never in memory as a whole."""
-        with self._using():
-            await self._lock()
-            return await self._inner.append_stream_async(
-                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
-            )
+        await self._lock()
+        return await self._inner.append_stream_async(
+            chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+        )
 
     # --- reading
 
@@ -182,9 +167,9 @@ class AsyncLog(AsyncPartition):
         return self._inner.read(offset, isolation=isolation)
 
     async def _lock(self) -> None:
-        """Lock a log that is locked by its first write. In a thread: it may involve recovery."""
+        """Wait for the turn to write to a log. In a thread: it may involve recovery."""
         if not self._inner._locked and not self._inner._is_closed:
-            await in_thread(_hold, self._inner)
+            await turn(self._inner)
 
     async def _append_many(self, records: list[RecordInput], expect_offset: int | None) -> range:
         if not self._inner._is_free:
@@ -196,11 +181,6 @@ class AsyncLog(AsyncPartition):
     async def close(self) -> None:
         """Sync, and mark the log as closed cleanly. Safe to call twice."""
         await in_thread(self._inner.close)
-
-
-def _hold(log: Log) -> None:
-    with log._hold():
-        pass
 
 
 def open_log(
@@ -338,7 +318,7 @@ class AsyncDirectoryTopic(AsyncTopic):
         return self._inner.settings
 
     def partition(self, number: int) -> AsyncLog:
-        return AsyncLog(self._inner.partition(number), partial(self._inner._partitions.using, number))
+        return AsyncLog(self._inner.partition(number))
 
     def _logs(self, partitions: Sequence[int] | None = None) -> list[Log]:
         numbers = range(self.partitions) if partitions is None else partitions
@@ -354,32 +334,15 @@ class AsyncDirectoryTopic(AsyncTopic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record and return its position. Concurrent appends share a batch and its fsync. With
-        `expect_offset`, as in `Topic.append`, the record has a batch of its own."""
-        open_partitions = self._inner._partitions
         number = self._inner._router.place_for(value, key, partition)
-        if expect_offset is not None:
-            with open_partitions.using(number):
-                appends = await self._reach(number)
-                entry = (value, key, headers, timestamp, expect_offset)
-                return Position(number, await past_recall(appends.append, *entry))
         while True:
-            log, was_ready = open_partitions.held(number), number in open_partitions.ready
-            if log is None:
-                appends = await self._reach(number)
-                if not isinstance(appends, Log):
-                    return Position(number, await past_recall(appends.append, value, key, headers, timestamp))
-                log = appends
+            log = self._inner.partition(number)
             try:
-                offset = await log.append_async(value, key, headers, timestamp)
-            except (LogClosed, DirectoryLocked):
-                if open_partitions.held(number) is log:
+                await turn(log)
+                return Position(number, await log.append_async(value, key, headers, timestamp, expect_offset))
+            except LogClosed:  # closed at this moment to be opened with other settings: nothing is stored
+                if self._inner.partition(number) is log:
                     raise
-                # The lock was released at this moment: nothing is stored.
-            else:
-                if was_ready and number not in open_partitions.ready:
-                    open_partitions.lease(number)
-                return Position(number, offset)
 
     async def append_many(
         self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
@@ -388,19 +351,17 @@ class AsyncDirectoryTopic(AsyncTopic):
         parts = self._inner._router.encoded(list(records), partition)
         if len(parts) > 1:
             check_sole(expect_offset)
-        with open_partitions.using(*parts):
-            targets = {number: open_partitions.held(number) or await self._reach(number) for number in parts}
-            placed: dict[int, range] = {}
-            # Every target is reachable: from here on the append cannot be recalled.
-            for number, target in targets.items():
-                if isinstance(target, Log) and target._is_free:
-                    placed[number] = target._place_batches(parts[number], wait=False, expect_offset=expect_offset)
-                else:
-                    append = partial(target.append_batches, parts[number], expect_offset=expect_offset)
-                    placed[number] = await past_recall(append)
-            for number, target in targets.items():
-                if isinstance(target, Log):
-                    await until_durable(target, placed[number].stop)
+        logs = {number: self._inner.partition(number) for number in parts}
+        for log in logs.values():
+            await turn(log)
+        if not all(log._locked and log._is_free for log in logs.values()):
+            return await past_recall(self._inner._append_encoded, parts, expect_offset)
+        placed = {
+            number: log._place_batches(bytearray(parts[number]), wait=False, expect_offset=expect_offset)
+            for number, log in logs.items()
+        }
+        for number, log in logs.items():
+            await until_durable(log, placed[number].stop)
         return placed
 
     async def append_stream(
@@ -414,31 +375,13 @@ class AsyncDirectoryTopic(AsyncTopic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        open_partitions = self._inner._partitions
         number = self._inner._router.place_for(b"", key, partition)
-        with open_partitions.using(number):
-            log = await self._waiting(open_partitions.ask_for, number)
-            offset = await log.append_stream_async(
-                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
-            )
+        log = self._inner.partition(number)
+        await turn(log)
+        offset = await log.append_stream_async(
+            chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+        )
         return Position(number, offset)
-
-    async def _reach(self, number: int) -> Log | Forwarder:
-        """Return the appender of a partition. Waits if another process holds the lock and accepts no forwarded
-        appends."""
-        return await self._waiting(self._inner._partitions.reach, number)
-
-    async def _waiting(self, reach: Callable[[int], T], number: int) -> T:
-        """Call `reach` until no other process holds the lock."""
-        timeout_s = self._inner._partitions.lock_timeout_s
-        deadline = Deadline(timeout_s)
-        while True:
-            try:
-                return await in_thread(reach, number)
-            except DirectoryLocked as error:
-                if deadline.passed:
-                    raise error.after(timeout_s) from None
-                await asyncio.sleep(_PAUSE_S)
 
     async def read(self, position: Position | tuple[int, int], *, isolation: Isolation = "committed") -> Record:
         number, offset = position

@@ -30,8 +30,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 from ..batch.kernel import Record
 from ..clock import Deadline, Stopwatch
 from ..config import Isolation
+from ..errors import DirectoryLocked
 from ..log.async_appends import in_thread, outcome, past_recall
 from ..log.log import Log
+from ..log.open import waiting_for
 from ..store.base import Partition
 
 __all__ = ["in_thread", "past_recall"]
@@ -44,6 +46,8 @@ T = TypeVar("T")
 
 #: Records taken at a time in the event loop, and in a thread; and the time after which other tasks run.
 _PORTION, _THREAD_PORTION, _TURN_S = 500, 5000, 0.002
+#: Maximum wait of a thread for a turn; then the task looks whether it was cancelled.
+_MOMENT_S = 0.05
 #: Maximum wait before looking again, even without a notification.
 _LONGEST_S = 0.5
 
@@ -132,6 +136,23 @@ def _with_result_of(function: Callable[..., Any], called: C) -> C:
     """Document that `called` returns what `function` returns."""
     vars(called)["__signature__"] = signature(called).replace(return_annotation=function.__annotations__["return"])
     return called
+
+
+async def turn(log: Log) -> None:
+    """Wait for the turn to write to a log. A thread waits, a moment at a time, so that a cancellation takes effect."""
+    deadline = Deadline(log._turn_timeout_s)
+    while not log._locked:
+        try:
+            await in_thread(_take_soon, log)
+            return  # even if the turn has ended since: the append takes another one
+        except DirectoryLocked as error:
+            if log._turn_timeout_s is None or deadline.passed:
+                raise error.after(log._turn_timeout_s or 0) from None
+
+
+def _take_soon(log: Log) -> None:
+    with waiting_for(_MOMENT_S):
+        log._take()
 
 
 async def until_durable(log: Log, offset: int) -> None:

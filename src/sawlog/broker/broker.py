@@ -23,7 +23,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..addresses import is_address
 from ..display import counted
-from ..errors import AmbiguousAppend, LogClosed, StorageFull
+from ..errors import LogClosed, StorageFull
 from ..storage.system import allow_more_descriptors, most_descriptors
 from ..store.base import Store, Topic
 from ..store.opening import open_store
@@ -203,10 +203,10 @@ class Broker:
         return made
 
     def _give_up(self) -> None:
-        """Fail the calls that still wait for another process. Their outcome is unknown."""
+        """Fail the calls that still wait for another process."""
         self._has_given_up = True
         for each in list(self._asked):
-            _end(each, None, AmbiguousAppend("the broker stops, and the process that holds the partition is silent"))
+            _end(each, None, LogClosed("the broker stops, and another process keeps the partition"))
 
     def later(self, call: Callable[..., None], *args: Any) -> None:
         """Run a call in the event loop soon. Thread-safe; many calls share one wake-up."""

@@ -165,7 +165,7 @@ class Scrape:
             try:
                 end = log.next_offset
                 values = [log.size_bytes, len(log.segments), log.lowest_offset, end]
-                if log._locked:
+                if log._is_writable:
                     values += [max(end - log.durable_offset, 0), log._durable_lag_bytes]
             except SawlogError:
                 continue  # closed or deleted meanwhile

@@ -3,8 +3,7 @@
 A topic is looked up in the store once and cached. Other processes may change or delete it, so `refresh` looks it up
 again periodically; changes made by this broker take effect immediately.
 
-A partition is locked for writing when it is first produced to. If another process holds the lock, the partition can
-still be read, and produced batches are forwarded to that process (`append_batches`).
+Other processes may write to a partition, too; they take turns. A thread waits for the turn of this one.
 
 Everything here belongs to the event loop's thread; opening, locking and lookups run in threads.
 """
@@ -18,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import DirectoryLocked, SawlogError, TopicNotFound
+from ..errors import SawlogError, TopicNotFound
 from ..store import base, settings
 from ..store.base import Topic
 
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _logger = logging.getLogger("sawlog.broker")
-
-#: Maximum number of batches per partition being forwarded to its writer.
-_ASKING = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +61,6 @@ class ServedPartition:
         self.index = index
         self.limits = limits
         self.log: base.Partition = topic.partition(index)
-        #: True if another process holds the lock, so that batches are forwarded.
-        self.forwarded = False
-        #: Held while a batch is being forwarded: each takes a thread.
-        self.asking = asyncio.Semaphore(_ASKING)
         #: True if the topic is deleted or its logs are being reopened; callers must not wait here any more.
         self.is_gone = False
         self._loop = loop
@@ -221,12 +213,8 @@ class Partitions:
         return made
 
     async def lock(self, partition: ServedPartition) -> None:
-        """Become the writer of a partition, or find that another process is."""
-        try:
-            await self._broker.run(partition.log._take)
-            partition.forwarded = False
-        except DirectoryLocked:
-            partition.forwarded = True
+        """Wait for the turn to write to a partition; `DirectoryLocked` if other processes keep it."""
+        await self._broker.ask(partition.log._take)
 
     # --- changes
 

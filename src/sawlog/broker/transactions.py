@@ -357,11 +357,6 @@ class TransactionCoordinator:
             found = await self._broker.partitions.partition(topic, number)
         except TopicNotFound:
             return None
-        if not found.log._locked:
-            await self._broker.partitions.lock(found)
-        if found.forwarded:
-            _logger.warning("%s/%s cannot be part of a transaction: another process writes to it", topic, number)
-            return None
         return topic, found.topic.id, number
 
     def _open(self, name: str, producer_id: int, epoch: int) -> TransactionEntry:

@@ -20,7 +20,7 @@ from .. import schemas
 from ..display import counted, size_text
 from ..errors import DirectoryLocked, InvalidRecord
 from ..schemas.checking import mismatch_reason
-from ..store.directory.lock_leases import LOCK_TIMEOUT_S
+from ..store.directory.open_partitions import LOCK_TIMEOUT_S
 from ..store.partitioner import partition_for
 from ..store.settings import SCHEMA, is_compacted
 from .formats import BadInput, Fields, InputFormat, InputRecord, Parts, kind_of, parquet_batches, plain_rows, read_input
@@ -71,7 +71,7 @@ def produce(
     ),
     lock_timeout: float = option(
         "--lock-timeout SECONDS",
-        "How long to wait for a process that has locked a partition and does not append for others.",
+        "How long to wait while other processes write to a partition.",
         LOCK_TIMEOUT_S,
         min=0.0,
     ),

@@ -24,7 +24,7 @@ from ..display import size_text
 from ..errors import CorruptFile, InvalidConfig, LogNotFound, StorageError
 from ..log.log import Log
 from ..store.base import Partition
-from ..store.directory.lock_leases import LOCK_TIMEOUT_S
+from ..store.directory.open_partitions import LOCK_TIMEOUT_S
 from ..store.names import GROUPS
 from .output import note
 

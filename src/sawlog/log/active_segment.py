@@ -57,7 +57,7 @@ CHANGE: Final = "change"
 class ActiveSegment(kernel.ActiveSegmentFields):
     """The last segment of a log."""
 
-    __slots__ = ("_config", "_directory", "_reserves", "_rotated", "_segments", "durability", "lock")
+    __slots__ = ("_config", "_directory", "_reserves", "_rotated", "_segments", "durability", "lock", "rotations")
     segment: Segment
     #: None, or the change in progress: the end (next offset, size) of the segment before it, followed by the
     #: `Placement` of a caller that may retry, and by True once a rollback has begun. Or `CHANGE`. If the holder of the
@@ -76,6 +76,8 @@ class ActiveSegment(kernel.ActiveSegmentFields):
         self._rotated = rotated
         #: Held while the segment is synced or replaced.
         self.lock = forkable(threading.RLock())
+        #: Number of rotations.
+        self.rotations = 0
         self.segment = segments.active
         self.unfinished = None
         self._room = None, 0, 0
@@ -241,6 +243,7 @@ class ActiveSegment(kernel.ActiveSegmentFields):
             with durability.failing_on_sync_error():
                 made = self._create(offset)
                 segments.set([*segments.all, made])
+                self.rotations += 1
                 self._switch_to(made)
                 transactions = segments.transaction_view.state
                 old.set_transaction_index(transactions.index_for(offset))
@@ -268,6 +271,19 @@ class ActiveSegment(kernel.ActiveSegmentFields):
         """Continue at the end of these segments, all of them durable. The caller holds both locks."""
         self._segments.set(segments)
         self.resume(within_append=within_append)
+
+    def catch_up(self, segments: Iterable[Segment]) -> None:
+        """Continue at the end of these segments, to which other processes have appended. The caller holds both
+        locks."""
+        self._segments.set(segments)
+        self._switch_to(self._segments.active)
+        self.durability.catch_up(self.tail)
+
+    def restart(self, epoch: int, *, recovered: bool) -> None:
+        """Continue at the end of a log that was opened again. The caller holds both locks."""
+        self.unfinished = None
+        self._switch_to(self._segments.active)
+        self.durability.restart(self.tail, epoch, recovered=recovered)
 
     def resume(self, *, within_append: bool) -> None:
         """Continue at the current end, with everything durable."""

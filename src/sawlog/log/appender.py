@@ -32,7 +32,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import FrameType, GeneratorType, TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from ..batch import kernel
 from ..batch.build import NO_PRODUCER, Encoded, EncoderOptions, Producer
 from ..batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ..batch.inputs import RecordInput, record_error
-from ..clock import now_ms
+from ..clock import Stopwatch, now_ms
 from ..config import Interval, LogConfig
 from ..errors import (
     InvalidConfig,
@@ -75,9 +75,11 @@ from .maintenance_state import truncate_state
 from .producers import ProducerState, has_transactions
 from .segment import Segment
 from .segments import SegmentSet
+from .turns import TURN_S, WANTED_AT, let_others_go_first
 from .writer import EncoderPool, Placement, Writer, recipe_of
 
 if TYPE_CHECKING:
+    from .recovery import Recovered
     from .streams import Spool
 
 
@@ -94,24 +96,43 @@ def check_expected(expected: int | None, offset: int) -> None:
 #: Appends of `on_lock`, before the log is opened to other writers.
 _BEGINNING = "beginning"
 _CONTEXTLIB = contextlib.__file__
+#: Time for which a sync that needs a turn waits for the log's lock before it looks again.
+_LOCK_RETRY_S = 0.001
+
+
+class TurnOwner(Protocol):
+    """What takes the lock of a log for the next turn of its `Appender`. Both calls are made under the log's lock."""
+
+    def park(self, appender: Appender) -> None:
+        """Called at the end of a turn, before the lock is released."""
+
+    def rejoin(self, appender: Appender) -> None:
+        """Wait for the lock and continue."""
 
 
 class Appender(kernel.AppenderFields):
     """The writing half of a log."""
 
     __slots__ = (
+        "_past",
+        "_saved",
         "active",
         "checkpoints",
         "config",
         "directory",
+        "disowned",
         "durability",
         "durability_callbacks",
         "encoders",
+        "generation",
         "has_begun",
         "held",
         "lineage",
         "lock",
         "maintenance_lock",
+        "owner",
+        "parked",
+        "pinned",
         "placer",
         "producers",
         "segments",
@@ -119,6 +140,7 @@ class Appender(kernel.AppenderFields):
         "stream_encoders",
         "streaming",
         "truncations",
+        "turn",
         "writers",
     )
     closed: bool
@@ -146,11 +168,14 @@ class Appender(kernel.AppenderFields):
         self.lock = forkable(threading.RLock())
         self.active = ActiveSegment(directory, config, segments, self.save_if_possible)
         self.durability = self.active.durability
+        self.durability.sync_with(self._sync_in_turn)
         self.checkpoints = Checkpointer(directory, segments, self.durability)
         self.encoders = EncoderPool(recipe_of(config))
         #: For streams, which are not compressed and are exempt from `max_record_bytes`.
         self.stream_encoders = EncoderPool(replace(self.encoders.recipe, codec=0, max_record_bytes=0))
-        self.maintenance_lock = MaintenanceLock(directory, self._check_alive, self._holds_lock, lent=lent)
+        self.maintenance_lock = MaintenanceLock(
+            directory, self._check_alive, self._holds_lock, lambda: self.owner is not None, lent=lent
+        )
         self.lineage = LogLineage(segments, self.durability, self.checkpoints)
         self.durability_callbacks = DurabilityCallbacks(self.durability, self.must_sync)
         #: True if the log is open to other writers than `on_lock`.
@@ -166,13 +191,29 @@ class Appender(kernel.AppenderFields):
         self.writers: set[Writer] = set()
         #: Buffers of async streams, which closing the log discards.
         self.spools: set[Spool] = set()
+        #: What ends and begins the turns of this process; None if the lock is kept until the log is closed.
+        self.owner: TurnOwner | None = None
+        #: True between two turns: another process may have the lock, and the log may have grown.
+        self.parked = False
+        #: True if other processes have to examine the files after this turn.
+        self.disowned = False
+        #: Held, within the lock, by a caller that needs the turn to last.
+        self.pinned = forkable(threading.RLock())
+        #: Generation of the log at the start of the turn, what has to stay the same for other processes to catch up,
+        #: and the time since then and since the last checkpoint of a turn.
+        self.generation = 0
+        self._past: object = None
+        self.turn, self._saved = Stopwatch(), Stopwatch()
         self.placer = self._new_placer()
-        # Nothing is published yet: `LogLineage.take_over` does that once the epoch is known.
-        known, end = self.durability.previous, self.durability.written[0]
-        segments.set_visible(end if known is None else min(known[0], end))
+        self._show_known()
         if isinstance(config.durability, Interval):
             background.every(config.durability.ms / 1000, self._sync_in_time)
         background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
+
+    def _show_known(self) -> None:
+        """Show what the previous writer has published. `LogLineage.take_over` publishes once the epoch is known."""
+        known, end = self.durability.previous, self.durability.written[0]
+        self.segments.set_visible(end if known is None else min(known[0], end))
 
     def _set_producers(self, producers: ProducerState) -> None:
         """Use this producer state from now on."""
@@ -208,6 +249,14 @@ class Appender(kernel.AppenderFields):
             self.check_open()
         return self.owns_lock()
 
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Block other threads, and processes that take turns, until the block ends."""
+        with self.lock:
+            self.check_open()
+            with self.pinned:
+                yield
+
     @property
     def recipe(self) -> EncoderOptions:
         """Encoding settings for batches of this log."""
@@ -231,6 +280,8 @@ class Appender(kernel.AppenderFields):
 
     def check_open(self) -> None:
         """Raise unless this log may write. The caller holds the lock."""
+        if self.owner is not None:
+            self._take_turn(self.owner)
         self._check_alive()
         if self.streaming.locked():
             self.refuse_in_stream()
@@ -249,7 +300,7 @@ class Appender(kernel.AppenderFields):
         """Raise if the log is closed, was inherited through a fork, or has failed. Needs no lock."""
         if self.closed:
             raise LogClosed(f"the log {self.directory.path} is closed")
-        if not self.held.held:
+        if not self.held.held and not self.parked:
             raise LogClosed(
                 f"the log {self.directory.path} was opened by the parent process, before the fork; open it again here"
             )
@@ -479,8 +530,8 @@ class Appender(kernel.AppenderFields):
 
     @property
     def is_free(self) -> bool:
-        """True if no other thread has the lock."""
-        if not self.lock.acquire(blocking=False):
+        """True if no other thread has the lock, and it is this process's turn."""
+        if self.parked or not self.lock.acquire(blocking=False):
             return False
         self.lock.release()
         return True
@@ -501,7 +552,7 @@ class Appender(kernel.AppenderFields):
 
     def _sync_in_time(self) -> None:
         """Sync for the interval policy. Runs in a background thread."""
-        if not self.closed and self.held.held and self.durability.failure is None:
+        if not self.closed and (self.held.held or self.parked) and self.durability.failure is None:
             try:
                 self.durability.ensure_durable(self.segments.next_offset)
             except (SawlogError, OSError):
@@ -519,9 +570,11 @@ class Appender(kernel.AppenderFields):
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Block appends and syncs while the list of segments changes."""
-        with self.lock, self.active.lock, self.durability.failing_on_sync_error():
+        with self.lock:
             self.check_open()
-            yield
+            with self.active.lock, self.durability.failing_on_sync_error():
+                self.durability.check()  # again: a sync may have failed while this thread waited for it
+                yield
 
     def begin_change(self) -> None:
         """Announce a change of the log's files that cannot be undone, only finished by the next open. If an interrupt
@@ -615,8 +668,146 @@ class Appender(kernel.AppenderFields):
         if found.epochs != segments.epochs:
             segments.begin_epoch(found.epochs)
             self.durability.begin_epoch(found.epochs.current)
-        self.active.adopt(found.segments, within_append=False)
+        self.active.catch_up(found.segments)
         return True
+
+    # --- turns
+
+    def take_turns(self, owner: TurnOwner | None) -> None:
+        """Take turns from now on; None: keep the lock until the log is closed."""
+        self.owner = owner
+
+    def forget_turns(self) -> None:
+        """In a forked child: the turns are the parent's."""
+        self.parked = False
+
+    def disown(self) -> None:
+        """Leave this turn unfinished."""
+        self.disowned = True
+
+    def begin_turn(self, *, in_order: bool) -> None:
+        """Continue in the log as it was just opened. `in_order`: its last turn had ended."""
+        words = self.durability.words
+        if words is not None:
+            if not in_order:
+                words.recovered()
+            words.mark_in_use()
+            self.generation = words.generation
+            self.placer.watch(words.view, WANTED_AT)
+        self._past = self._state()
+        self.turn.restart()
+
+    def _state(self) -> object:
+        """Return a value that appends and rotations do not change."""
+        segments = self.segments
+        return segments.version - self.active.rotations, segments.lowest_offset, segments.remote, segments.epochs
+
+    def _take_turn(self, owner: TurnOwner) -> None:
+        """Wait for this process's turn if it is between two; give way if another process waits and the turn has lasted
+        long enough. The caller holds the lock."""
+        words = self.durability.words
+        if self.parked:
+            owner.rejoin(self)
+        elif words is not None and words.is_wanted and self.turn.elapsed_s >= TURN_S:
+            turns = words.turns
+            if self.end_turn():
+                let_others_go_first(words, turns)
+                owner.rejoin(self)
+
+    def end_turn(self) -> bool:
+        """Give the lock back until the next append; return False if it is in use. The caller holds the lock."""
+        words, owner = self.durability.words, self.owner
+        if words is None or owner is None or self.parked or self.block is not None or self._is_pinned():
+            return False
+        if self.closed or not self.held.held or self.streaming.locked():
+            return False
+        if self.active.unfinished is not None or self.durability.failure is not None:
+            return False
+        try:
+            self.active.truncate_leftover()
+            if not self.durability.publishes_written and self.durability.synced != self.active.tail:
+                self.active.sync_now()
+            if self._saved.elapsed_s * 1000 >= self.config.checkpoint_interval_ms:
+                self._saved.restart()
+                self.checkpoints.save_if_moved()
+            self.durability.check()
+        except (SawlogError, OSError):
+            return False  # the log has failed: the next append raises the error
+        self.checkpoints.pause()
+        self.placer.pause()
+        with self.active.lock:
+            self.parked = True
+            owner.park(self)
+            self._finish_turn()
+            self.held.release()
+        return True
+
+    def _is_pinned(self) -> bool:
+        return self.pinned._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+    def _finish_turn(self, *, clean: bool = False) -> None:
+        """Tell other processes that everything is in order."""
+        words = self.durability.words
+        if words is not None and not self.disowned:
+            if self._state() != self._past:
+                words.next_generation()
+                self.generation = words.generation
+            words.finish(self.active.tail, clean=clean)
+
+    def continue_turn(self, held: Lock) -> bool:
+        """Continue under a lock that was taken for another turn; return False if the log has to be opened again. The
+        caller holds the lock of the log."""
+        words = self.durability.words
+        if words is None or words.generation != self.generation or not self.resume(held, words.end):
+            return False
+        self.checkpoints.resume(self.segments.epochs)
+        if words.is_clean:
+            self.checkpoints.save(clean=False)
+            words.mark_in_use()
+        self._past = self._state()
+        self.turn.restart()
+        self.parked = False
+        return True
+
+    def reopen(self, held: Lock, found: Recovered, *, in_order: bool) -> None:
+        """Continue with a log that was opened again under a lock that was taken for another turn. The caller holds the
+        lock of the log, and calls `begin` once it has appended what has to come first."""
+        segments, before = self.segments, self.segments.all
+        with self.active.lock:
+            self.held = held
+            segments.set(found.segments)
+            segments.set_remote(found.remote)
+            segments.set_start(found.lowest_offset)
+            segments.begin_epoch(found.epochs)
+            self._set_producers(found.producers)
+            self.truncations += 1
+            self.active.restart(found.epochs.current, recovered=not in_order)
+            self.durability.open_published(self.directory)
+            self._show_known()
+        for each in before:
+            each.close()
+        self.block, self.has_begun = _BEGINNING, False
+        self.checkpoints.resume(found.epochs)
+        self.lineage.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
+        self.begin_turn(in_order=in_order)
+        self.parked = False
+        self.placer.resume()
+
+    def _sync_in_turn(self) -> int:
+        """Sync the active segment. Between two turns, another turn is taken for that: a failed sync has to be noticed
+        by a process that has the lock."""
+        while True:
+            with self.active.lock:
+                if not self.parked:
+                    return self.active.sync()
+                if not self.durability.publishes_written:
+                    return self.durability.written[0]  # synced at the end of the turn
+            # Not for long: another thread that has the lock may wait for this sync.
+            if self.lock.acquire(timeout=_LOCK_RETRY_S):
+                try:
+                    self.check_open()
+                finally:
+                    self.lock.release()
 
     def pause(self) -> None:
         """Refuse to append until `resume`: the lock is about to be released."""
@@ -668,6 +859,7 @@ class Appender(kernel.AppenderFields):
                     self.durability.mark_synced(self.active.tail, self.active.tail)
                     self._save_caches()
                     self.checkpoints.save(clean=True)
+                    self._finish_turn(clean=True)
             finally:
                 self.closed = True
                 self._release()
@@ -678,6 +870,7 @@ class Appender(kernel.AppenderFields):
         twice."""
         self.held.release()
         self.segments.close()
+        self.placer.watch(None, 0)
         self.durability.close()
 
     def _save_caches(self) -> None:

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from ..batch.text import parse_json
@@ -77,6 +77,10 @@ class Checkpoint:
         if not self.remote:
             del fields["remote"]
         return _FILE.encode_fields(fields)
+
+    def at(self, offset: int, segment: int, position: int) -> Checkpoint:
+        """Return a copy with another durable end."""
+        return replace(self, clean=False, durable_offset=offset, segment=segment, position=position)
 
     def end_without_segment(self, *, known: bool) -> int:
         """Return the least end of the log if the file of `segment` is missing. It existed when this was written, and

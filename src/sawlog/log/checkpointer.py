@@ -116,13 +116,15 @@ class Checkpointer:
         self.error: StorageError | None = None
         self._saved = (-1, -1)
         self._ended = False
+        #: True between the turns of this process.
+        self._paused = False
         self.lock = forkable(threading.Lock())
 
     def save(self, *, clean: bool, cutting: bool = False) -> None:
         """Replace the checkpoint with the current durable watermark."""
         with self.lock:
-            if self._ended:
-                return  # a late background save: the log is closed and marked so
+            if self._ended or self._paused:
+                return  # a late background save: the log is closed and marked so, or another process writes it
             epochs = self.epochs  # before the watermark, which is lowered before they change: see `LogLineage`
             offset, segment, position = self._durability.durable
             start = self._segments.lowest_offset
@@ -169,6 +171,16 @@ class Checkpointer:
     def end(self) -> None:
         """Stop saving."""
         self._ended = True
+
+    def pause(self) -> None:
+        """Stop saving until `resume`, after a save that another thread has begun."""
+        with self.lock:
+            self._paused = True
+
+    def resume(self, epochs: Epochs) -> None:
+        """Save again. The log has these epochs, and other processes may have written the files."""
+        self._paused, self._saved = False, (-1, -1)
+        self.epochs, self._has_remote = epochs, self._segments.remote is not None
 
     def save_if_moved(self) -> None:
         """Write the watermark if it has moved. Best effort: a failure only makes recovery less precise."""

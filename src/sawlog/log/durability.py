@@ -49,11 +49,12 @@ from threading import get_ident
 from .. import background
 from ..batch import kernel
 from ..clock import yield_thread
-from ..errors import LogFailed, SawlogError, SyncFailed
+from ..errors import DirectoryLocked, LogFailed, SawlogError, SyncFailed
 from ..storage import Directory, open_published
 from ..storage.forking import forkable
 from .files import VISIBLE
 from .segments import SegmentSet
+from .turns import TurnWords
 
 #: Called with None, or with the error that stopped writing.
 DurabilityCallback = Callable[[BaseException | None], None]
@@ -74,6 +75,7 @@ class Durability(kernel.DurabilityFields):
         "_leader",
         "_leader_thread",
         "_led_after",
+        "_losses",
         "_mutex",
         "_published",
         "_sync",
@@ -81,7 +83,9 @@ class Durability(kernel.DurabilityFields):
         "_waiting",
         "durable",
         "durable_offset",
+        "identity",
         "previous",
+        "words",
     )
     written: Tail
     synced: Tail
@@ -114,19 +118,33 @@ class Durability(kernel.DurabilityFields):
         #: Number of truncations; and, by the gate of each leader, that number when its sync began.
         self._truncations = 0
         self._led_after: dict[threading.Lock, int] = {}
+        #: Number of times that other processes have lost records that were written and not durable.
+        self._losses = 0
         #: Gate of the leader that is syncing, or has been woken to sync.
         self._leader: threading.Lock | None = None
         self._leader_thread = 0
         self._waiting: list[tuple[int, threading.Lock]] = []
-        self._published = open_published(directory, VISIBLE, create=True)
-        self._store = _discard if self._published is None else self._published.store
-        self._slots = getattr(self._published, "slots", None)
+        self.open_published(directory)
+
+    def open_published(self, directory: Directory) -> None:
+        """Open the published file, which another process may have removed."""
+        self._published = found = open_published(directory, VISIBLE, create=True)
+        #: Identity of the file when it was opened.
+        self.identity = directory.identity(VISIBLE)
+        self._store = _discard if found is None else found.store
+        self._slots = getattr(found, "slots", None)
+        #: Words that processes share which take turns; None if they cannot.
+        self.words = None if found is None or found.words is None else TurnWords(found.words)
         #: Offset and epoch published by the previous writer; None if readers see every complete batch.
-        self.previous = None if self._published is None else self._published.load()
+        self.previous = None if found is None else found.load()
+
+    def sync_with(self, sync: Callable[[], int]) -> None:
+        """Sync by this call from now on."""
+        self._sync = sync
 
     def close(self) -> None:
         """Close the published file. The published offset stays valid."""
-        self._store, self._slots = _discard, None
+        self._store, self._slots, self.words = _discard, None, None
         if self._published is not None:
             self._published.close()
 
@@ -207,6 +225,26 @@ class Durability(kernel.DurabilityFields):
         if not within_append and self.failure is None:
             self.publish(self.written[0])
 
+    def catch_up(self, tail: Tail) -> None:
+        """Continue at the end to which other processes have appended. Everything below its segment is durable."""
+        if not self.publishes_written:
+            self.resume(tail, within_append=False)
+            return
+        self.advance(tail)
+        if self.synced[1] != tail[1]:
+            self.synced = self.durable = tail[1], tail[1], 0
+            self.mark_durable(tail[1])
+
+    def restart(self, tail: Tail, epoch: int, *, recovered: bool) -> None:
+        """Continue with a log that was opened again, at an end up to which it is durable. `recovered`: another process
+        has left it unfinished, so records above that end are lost and not truncated."""
+        with self._mutex:
+            self._truncations += 1
+            self._losses += recovered and tail[0] < self.written[0]
+            self.epoch = epoch
+            self.written = self.synced = self.durable = tail
+            self.durable_offset = tail[0]
+
     # --- group commit
 
     @contextmanager
@@ -222,6 +260,7 @@ class Durability(kernel.DurabilityFields):
         """Block until every record below `offset` is durable. Raises if writing has failed."""
         if self.durable_offset >= offset:
             return
+        losses = self._losses
         gate = threading.Lock()
         gate.acquire()
         try:
@@ -235,6 +274,8 @@ class Durability(kernel.DurabilityFields):
                 except BaseException:  # interrupted again: the cleanup must still finish
                     continue
             raise
+        if self._losses != losses:
+            raise LogFailed("another process could not sync the log, and records that were not durable are lost")
 
     def _wait(self, gate: threading.Lock, offset: int) -> bool:
         """Block until `offset` is durable (returns False) or this thread has to lead the next sync (returns True)."""
@@ -274,6 +315,8 @@ class Durability(kernel.DurabilityFields):
         self._led_after[gate] = self._truncations
         try:
             reached = self._sync()
+        except DirectoryLocked:
+            raise  # it was not this process's turn: nothing was synced
         except (SawlogError, OSError) as error:  # an exception from a signal handler is not a failed sync
             self.fail(error)
             raise
@@ -321,6 +364,8 @@ class Durability(kernel.DurabilityFields):
         with self._mutex:
             if self.failure is None:
                 self.failure = error
+            if self.words is not None:
+                self.words.fail()
             self._leader = None
             waiting, self._waiting = self._waiting, []
         for _, gate in waiting:

@@ -9,6 +9,7 @@ LOCK                             held by the writer; never deleted
 checkpoint                       watermark, log start, clean-shutdown mark, see checkpoint.py
 producers                        state of idempotent producers, see producers.py
 maintenance                      state of maintenance, see maintenance_state.py
+maintenance.LOCK                 held by the process whose maintenance is running, if processes take turns
 wanted                           a writer waits for maintenance to end, see lock.py
 visible                          where readers in other processes stop, see durability.py
 leader-epoch-checkpoint          leader epochs, as Kafka writes them, see epochs.py
@@ -33,6 +34,7 @@ CHECKPOINT = "checkpoint"
 PRODUCERS = "producers"
 MAINTENANCE = "maintenance"
 VISIBLE = "visible"
+MAINTENANCE_LOCK = "maintenance.LOCK"
 WANTED = "wanted"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 REMOTE = "remote"
@@ -51,7 +53,7 @@ _SEGMENT_FILES = re.compile(
 )
 _STATE_FILES = frozenset(
     each + suffix
-    for each in (LOCK, CHECKPOINT, PRODUCERS, MAINTENANCE, VISIBLE, WANTED, LEADER_EPOCHS, REMOTE)
+    for each in (LOCK, CHECKPOINT, PRODUCERS, MAINTENANCE, MAINTENANCE_LOCK, VISIBLE, WANTED, LEADER_EPOCHS, REMOTE)
     for suffix in ("", TMP)
 )
 

@@ -109,7 +109,7 @@ def place(
         if sole is not None:
             return sole
     rows = checked_rows(data, max_unpacked_bytes=max_unpacked_bytes)
-    with appender.lock:
+    with appender.hold():
         rows, placed = _without_duplicates(appender.producers, rows)
         if len(rows):
             if appender.config.timestamp_type == "append":
@@ -134,7 +134,7 @@ def _place_sole(appender: Appender, data: memoryview, max_unpacked_bytes: int | 
     producer = NO_PRODUCER if producer_id < 0 else Producer(producer_id, epoch, sequence)
     if appender.config.timestamp_type == "create":
         return appender.place(kernel.Encoded(data, delta + 1, -1, newest), producer=producer)
-    with appender.lock:  # so that timestamps increase with offsets
+    with appender.hold():  # so that timestamps increase with offsets
         newest = _stamp(data, attributes)
         return appender.place(kernel.Encoded(data, delta + 1, -1, newest), producer=producer)
 
@@ -225,8 +225,7 @@ def place_at_offsets(appender: Appender, data: memoryview, rows: Rows, *, any_si
     """Place complete, verified batches at their own offsets, all of them or none. Returns the offsets from the first to
     the last, including gaps. With `any_size`, a batch larger than a segment gets a segment of its own: for copies of a
     log whose segments used to be larger."""
-    with appender.lock:
-        appender.check_open()
+    with appender.hold():
         first = appender.segments.next_offset
         if not (int(rows[0, BASE]) < first <= int(rows[0, LAST]) and _is_empty(appender)):
             return _place(appender, data, rows, first, any_size=any_size)
@@ -269,8 +268,7 @@ def _in_later_epochs(appender: Appender, data: memoryview, rows: Rows) -> tuple[
 
 def advance(appender: Appender, offset: int, leader_epoch: int = 0) -> int:
     """Move the next offset forward and return the number of offsets skipped. They never hold a record."""
-    with appender.lock:
-        appender.check_open()
+    with appender.hold():
         following = appender.segments.next_offset
         if offset < following:
             raise OffsetMismatch(offset, following)
@@ -288,8 +286,7 @@ def advance(appender: Appender, offset: int, leader_epoch: int = 0) -> int:
 def retract_epochs(appender: Appender, epoch: int) -> None:
     """Drop the leader epochs after `epoch` that have no batch. One begins whenever a log was not closed cleanly,
     because lost records may have been read; a copy, however, receives the same records again, in their own epochs."""
-    with appender.lock:
-        appender.check_open()
+    with appender.hold():
         epochs, end = appender.segments.epochs, appender.segments.next_offset
         later = [first for number, first in epochs.entries if number > epoch]
         if later and min(later) >= end:

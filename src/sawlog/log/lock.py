@@ -6,20 +6,22 @@ waits for a limited time instead of failing, and asks maintenance to stop by cre
 checks for that file between two steps, stops, and does the rest later. Topics wait for other writers too and ask in the
 same way (`sawlog.store.directory.lock_leases`).
 
-`MaintenanceLock` runs one maintenance task at a time, and none while the log is closing or a writer is waiting.
+`MaintenanceLock` runs one maintenance task at a time, and none while the log is closing or a writer is waiting. Where
+processes take turns, it locks a file as well, for as long as a task takes; the turns go on meanwhile, and the task
+takes one to put its result into effect.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from ..clock import Deadline
 from ..errors import DirectoryLocked, InvalidConfig, LogClosed, StorageError
 from ..storage import Directory, Lock
 from ..storage.forking import forkable
-from .files import LOCK, WANTED
+from .files import LOCK, MAINTENANCE_LOCK, WANTED
 
 #: Note of a holder that will release the lock soon.
 MAINTENANCE_NOTE = b"maintenance"
@@ -80,11 +82,18 @@ class MaintenanceLock:
     """Mutex of the maintenance tasks of a log. Taken before the log's lock, never while holding it."""
 
     def __init__(
-        self, directory: Directory, check_alive: Callable[[], None], is_held: Callable[[], bool], *, lent: bool
+        self,
+        directory: Directory,
+        check_alive: Callable[[], None],
+        is_held: Callable[[], bool],
+        takes_turns: Callable[[], bool],
+        *,
+        lent: bool,
     ) -> None:
         self._directory = directory
         self._check_alive = check_alive
         self._is_held = is_held
+        self._takes_turns = takes_turns
         #: True if the log was opened only for maintenance, which stops when a writer is waiting.
         self._lent = lent
         self._closing = False
@@ -104,8 +113,10 @@ class MaintenanceLock:
         task."""
         if self._is_held():
             raise InvalidConfig("maintenance cannot run while the log is held: call it outside `hold`")
-        with self._lock:
+        with self._lock, ExitStack() as held:
             self.check()
+            if self._takes_turns():  # the files that it prepares have the same names in every process
+                held.callback(self._directory.lock(MAINTENANCE_LOCK, alone=False).release)
             try:
                 yield
             except StorageError:

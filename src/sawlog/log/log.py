@@ -81,6 +81,7 @@ class Log(Partition, Closing):
         on_lock: Callable[[Log], None] | None = None,
         topic: str | None = None,
         partition: int = -1,
+        turn_timeout_s: float | None = None,
         note: bytes = b"",
         remote: RemoteSource | None = None,
     ) -> Log:
@@ -89,8 +90,9 @@ class Log(Partition, Closing):
         A writer holds the directory's lock until it is closed; a second writer gets `DirectoryLocked` at once. Mode "r"
         writes and locks nothing: the log reads next to a running writer and sees its appends. Mode "a" is like "r"
         until the first write, which takes the lock, writes `note` to the lock file, recovers if necessary and calls
-        `on_lock` with the log. Records carry this `topic` and `partition`. Segments that were removed locally are read
-        from `remote`, the replica of the store.
+        `on_lock` with the log. With `turn_timeout_s` it takes turns with other processes that do the same
+        (see turns.py): a write waits for so long, then raises `DirectoryLocked`. Records carry this `topic` and
+        `partition`. Segments that were removed locally are read from `remote`, the replica of the store.
         """
         config = LogConfig() if config is None else config
         if mode not in ("w", "r", "a"):
@@ -98,7 +100,10 @@ class Log(Partition, Closing):
         place = topic, partition
         if mode != "w":
             late = mode == "a"
-            return cls(access.open_to_read(path, config, place, locks_late=late, note=note, remote=remote), on_lock)
+            opened = access.open_to_read(
+                path, config, place, locks_late=late, turn_timeout_s=turn_timeout_s, note=note, remote=remote
+            )
+            return cls(opened, on_lock)
         made = cls(access.open_to_write(path, config, place, remote), on_lock)
         with ExitStack() as undo:
             undo.callback(made.close)
@@ -172,7 +177,7 @@ class Log(Partition, Closing):
     @property
     def _is_writable(self) -> bool:
         """True if this is the writer and no write has failed."""
-        appender = self._access.appender
+        appender = self._access.appender or self._access.waiting
         return not self._access.closed and appender is not None and appender.durability.failure is None
 
     @property
@@ -218,16 +223,17 @@ class Log(Partition, Closing):
 
     def _fresh_segments(self) -> SegmentSet:
         """Return the segments as they are now: a reader looks for changes, the writer knows them."""
-        access = self._access
-        if access.appender is None:
-            access.segments.refresh()
-        return access.segments
+        segments = self._access.segments
+        segments.refresh()
+        return segments
 
     def _known_segments(self) -> SegmentSet:
-        """Return the segments as last read; a forked child may never have read them."""
-        if not self._access.segments.all:
-            self._access.segments.refresh()
-        return self._access.segments
+        """Return the segments as last read. A forked child may never have read them, and what this process has changed
+        in its last turn must be known between two."""
+        segments = self._access.segments
+        if self._access.waiting is not None or not segments.all:
+            segments.refresh()
+        return segments
 
     @property
     def next_offset(self) -> int:
@@ -279,13 +285,15 @@ class Log(Partition, Closing):
             saved = checkpoint.load(self._access.directory)
         except CorruptFile:
             saved = None
+        waiting = self._access.waiting
+        known = 0 if waiting is None else waiting.durability.durable_offset
         # The two files were written at different times: use the lower offset.
-        return self._local_offset if saved is None else min(saved.durable_offset, self.visible_offset)
+        return self._local_offset if saved is None else min(max(saved.durable_offset, known), self.visible_offset)
 
     @property
     def _durable_lag_bytes(self) -> int:
-        """Size of the batches that a power cut could still lose; 0 for a reader."""
-        appender = self._access.appender
+        """Size of the batches that a power cut could still lose, of this process; 0 for a reader."""
+        appender = self._access.appender or self._access.waiting
         if appender is None:
             return 0
         _, segment, position = appender.durability.durable
@@ -410,7 +418,7 @@ class Log(Partition, Closing):
         known."""
         appender = self._access.appender or self._writable()
         data = memoryview(marker(producer_id, epoch, coordinator_epoch, now_ms(), commit=commit))
-        with appender.lock:
+        with appender.hold():
             appender.producers.check_epoch(producer_id, epoch)
             placed = appender.place_rows(data, ingest.rows_of(data)).start
         if wait:
@@ -421,7 +429,7 @@ class Log(Partition, Closing):
         """Call back with None when an append that ended at `offset` is as durable as the policy promises, or with the
         error that prevents it. The callback runs immediately, in this thread, if there is nothing to wait for,
         otherwise in a background thread. It must not raise and should return quickly."""
-        self._writable().durability_callbacks.when(whole_number(offset), call)
+        self._known_appender().durability_callbacks.when(whole_number(offset), call)
 
     def _append_at_offsets(
         self, raw: bytes | bytearray | memoryview, rows: Rows | None = None, *, wait: bool = True
@@ -492,7 +500,7 @@ class Log(Partition, Closing):
         from .async_appends import in_thread, past_recall
 
         return await streaming.append_stream_async(
-            self._writable(),
+            self._known_appender(),
             chunks,
             in_thread,
             past_recall,
@@ -520,7 +528,7 @@ class Log(Partition, Closing):
             from .async_appends import past_recall
 
             return await past_recall(self.append, value, key, headers, timestamp, expect_offset)
-        appends = self._access.async_appenders.for_running_loop(self._access.appender or self._writable())
+        appends = self._access.async_appenders.for_running_loop(self._known_appender())
         return await appends.append(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
@@ -702,17 +710,37 @@ class Log(Partition, Closing):
         self._access.release()
 
     @contextmanager
-    def _hold(self) -> Iterator[None]:
+    def _hold(self, timeout_s: float | None = None) -> Iterator[None]:
         """Block appends, truncation and trimming by other threads; the holder may do all three. Takes the lock if
-        necessary. Hold it briefly, and not around maintenance: `compact` and similar calls refuse to run inside."""
+        necessary, and keeps the turn; waits for it up to `timeout_s`, or as long as an append does. Hold it briefly,
+        and not around maintenance: `compact` and similar calls refuse to run inside."""
         while True:
-            appender = self._writable()
-            with appender.lock:
+            with access.waiting_for(timeout_s):
+                appender = self._writable()
+            with appender.lock, ExitStack() as held:
                 if self._access.is_released(appender):  # just now: take the lock again
                     continue
-                appender.check_open()
+                with access.waiting_for(timeout_s):
+                    held.enter_context(appender.hold())
                 yield
                 return
+
+    def _settle(self, offset: int) -> None:
+        """Block until an append that ended at `offset` is as durable as the policy promises."""
+        self._known_appender().settle(offset)
+
+    def _known_appender(self) -> Appender:
+        """Return the appender of the last append, which need not be in its turn."""
+        return self._access.appender or self._access.waiting or self._writable()
+
+    def _end_turn(self) -> bool:
+        """Give the lock to other processes until the next write, unless it is in use; return whether it was given."""
+        return self._access.end_turn()
+
+    def _disown(self) -> None:
+        """Leave this turn unfinished: every other process examines the log before it writes, and calls its `on_lock`.
+        Within `_hold`, before the directory is moved or deleted."""
+        self._writable().disown()
 
     def _take(self) -> None:
         """Take the writer's lock unless this process has it; `DirectoryLocked` if another process does."""
@@ -723,6 +751,11 @@ class Log(Partition, Closing):
         """Before the first write in mode "a": let other writers wait for the release instead of refusing them. For
         maintenance, which ends soon."""
         self._access.lend_to_maintenance()
+
+    @property
+    def _turn_timeout_s(self) -> float | None:
+        """Time that a write waits for its turn; None if the log takes no turns."""
+        return self._access.turn_timeout_s
 
     @property
     def _lock_note(self) -> bytes:

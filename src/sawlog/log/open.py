@@ -10,15 +10,16 @@ from __future__ import annotations
 import errno
 import pathlib
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from os import PathLike
 from typing import TYPE_CHECKING
 
 from .. import background
 from ..addresses import refuse_address
+from ..clock import Stopwatch
 from ..config import LogConfig
-from ..errors import CorruptFile, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
+from ..errors import CorruptFile, DirectoryLocked, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable, notify_after_fork
 from . import checkpoint
@@ -35,12 +36,21 @@ from .recovery import recover
 from .recovery_report import RecoveryReport
 from .remote import RemoteSource
 from .segments import SegmentSet
+from .turns import IDLE_S, begin, record_end, take_turn, watch_turn
 
 if TYPE_CHECKING:
+    from ..storage import Lock
     from .async_appends import AsyncAppender
+    from .durability import Tail
 
 #: Polling interval for watchers of a log that another process writes.
 _LOOK_S = 0.01
+#: Time for which a process keeps the lock of a log that has failed.
+_REST_S = 5.0
+#: Maximum wait for a turn to close the log in.
+_LAST_TURN_S = 1.0
+#: Maximum time that ending a turn waits for an append of another thread.
+_LOCK_TIMEOUT_S = 0.001
 
 Path = str | PathLike[str] | Directory
 #: Topic and partition that records carry.
@@ -63,11 +73,12 @@ def open_to_read(
     place: TopicPartition,
     *,
     locks_late: bool,
+    turn_timeout_s: float | None = None,
     note: bytes = b"",
     remote: RemoteSource | None = None,
 ) -> Access:
     """Open a log as a reader. With `locks_late` it becomes the writer at its first write and leaves the note in the
-    lock file."""
+    lock file. With `turn_timeout_s` it takes turns with other processes, and waits for so long."""
     with ExitStack() as undo:
         try:
             directory = _directory(path, undo, create=False)
@@ -80,7 +91,18 @@ def open_to_read(
             raise LogNotFound(errno.ENOENT, f"no log in {directory.path}: the directory holds no segment")
         undo.pop_all()
     report = RecoveryReport()
-    return Access(directory, config, segments, None, report, place, locks_late=locks_late, note=note, remote=remote)
+    return Access(
+        directory,
+        config,
+        segments,
+        None,
+        report,
+        place,
+        locks_late=locks_late,
+        turn_timeout_s=turn_timeout_s,
+        note=note,
+        remote=remote,
+    )
 
 
 def create(path: Path, config: LogConfig, leader_epoch: int = 0) -> None:
@@ -98,19 +120,51 @@ def create(path: Path, config: LogConfig, leader_epoch: int = 0) -> None:
             checkpoint.store(directory, Checkpoint(True, start, start, 0, start, epochs.current, epochs.crc))
 
 
-def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") -> tuple[Appender, RecoveryReport]:
+def become_writer(
+    directory: Directory, config: LogConfig, note: bytes = b"", turn_timeout_s: float | None = None
+) -> tuple[Appender, RecoveryReport]:
     """Take the lock, recover, and mark the checkpoint as in use."""
     with ExitStack() as undo:
-        held = take_lock(directory, note)
+        held = take_lock(directory, note) if turn_timeout_s is None else take_turn(directory, note, turn_timeout_s)
         undo.callback(held.release)
+        in_order = begin(directory)
         turn = TurnNote.decode(held.found)
         found = recover(directory, config, known_end=0 if turn is None else turn.next_offset)
         segments = SegmentSet.of(directory, config, found.segments, found.lowest_offset, found.epochs, found.remote)
         appender = Appender(directory, config, segments, found.producers, held, lent=note == MAINTENANCE_NOTE)
         undo.callback(appender.durability.close)
+        found.report._note_end(clean=in_order or found.report.clean)
         appender.lineage.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
+        appender.begin_turn(in_order=in_order)
         undo.pop_all()
     return appender, found.report
+
+
+class _Patience(threading.local):
+    """Limits, in this thread, how long turns are waited for."""
+
+    seconds: float | None = None
+
+    @contextmanager
+    def at_most(self, seconds: float) -> Iterator[None]:
+        """Wait for at most so long within the block."""
+        before, self.seconds = self.seconds, seconds
+        try:
+            yield
+        finally:
+            self.seconds = before
+
+
+_patience = _Patience()
+
+
+def waiting_for(seconds: float | None) -> AbstractContextManager[None]:
+    """Wait for turns within the block, in this thread, for at most so long; None: as long as appends do."""
+    return nullcontext() if seconds is None else _patience.at_most(seconds)
+
+
+def _nothing() -> None:
+    """Called when a log is locked that has nothing to do then."""
 
 
 class AsyncAppenders:
@@ -159,6 +213,7 @@ class Access:
         place: TopicPartition = (None, -1),
         *,
         locks_late: bool = False,
+        turn_timeout_s: float | None = None,
         note: bytes = b"",
         remote: RemoteSource | None = None,
     ) -> None:
@@ -183,6 +238,17 @@ class Access:
         #: Report of the recovery when the log was opened.
         self.recovery = report
         self._locks_late = locks_late
+        #: Maximum time to wait for a turn; None if the lock is kept until it is released.
+        self.turn_timeout_s = turn_timeout_s
+        #: The appender between two turns of this process.
+        self.waiting: Appender | None = None
+        #: The segments between two turns, as every reader sees them.
+        self._followed: FollowedSegmentSet | None = None
+        #: The end of the log when its turn was last looked at, and the time since that moved.
+        self._turn_end = -1
+        self._turn_moved = Stopwatch()
+        #: Called when this process locks the log.
+        self._on_lock: Callable[[], None] = _nothing
         #: Note for the lock file while the lock is held.
         self._note = note
         self._locking = forkable(threading.RLock())
@@ -197,9 +263,11 @@ class Access:
     def after_fork(self) -> None:
         """Become a reader in a forked child: the parent continues to write, and its knowledge of the files becomes
         outdated here."""
-        if self.appender is None or self.closed:
+        if (self.appender is None and self.waiting is None) or self.closed:
             return
-        self._inherited, self.appender = True, None
+        if self.waiting is not None:
+            self.waiting.forget_turns()
+        self._inherited, self.appender, self.waiting = True, None, None
         self.async_appenders = AsyncAppenders()
         self._watchers, self._is_watched, self._looking = (), False, None
         self._use(FollowedSegmentSet(self.directory, self.config, late=True))
@@ -212,6 +280,11 @@ class Access:
             raise LogClosed(f"the log {self.directory.path} is closed")
         return self.reader
 
+    @property
+    def _timeout_s(self) -> float | None:
+        """Time to wait for a turn in this thread; None if this log takes no turns."""
+        return self.turn_timeout_s if None in (self.turn_timeout_s, _patience.seconds) else _patience.seconds
+
     def writable(self, on_lock: Callable[[], None]) -> Appender:
         """Return the appender. Takes the lock if necessary and then calls `on_lock` before anything else is
         appended."""
@@ -219,6 +292,12 @@ class Access:
             raise LogClosed(f"the log {self.directory.path} is closed")
         if self.appender is not None and not (self.appender.closed and self._locks_late):
             return self.appender
+        waiting = self.waiting
+        if waiting is not None:
+            with waiting.lock:
+                if waiting.parked:
+                    self.rejoin(waiting)
+            return self.writable(on_lock) if waiting.closed else waiting
         if self.appender is not None:  # another thread is releasing it, or an interrupt came during that
             with self._locking:
                 if self.appender is not None and self.appender.closed:
@@ -251,7 +330,8 @@ class Access:
         with self._locking:
             if self.appender is not None:  # another thread was faster, or `on_lock` is the caller
                 return self.appender
-            appender, self.recovery = become_writer(self.directory, self.config, self._note)
+            self._on_lock = on_lock
+            appender, self.recovery = become_writer(self.directory, self.config, self._note, self._timeout_s)
             with appender.lock:  # no other thread appends before `on_lock` returns
                 try:
                     self._use(appender.segments)
@@ -260,6 +340,9 @@ class Access:
                     notify_after_fork(self)
                     on_lock()
                     appender.begin()
+                    if self.turn_timeout_s is not None:
+                        appender.take_turns(self)
+                        watch_turn(self)
                 except BaseException:
                     try:
                         appender.close()
@@ -272,9 +355,92 @@ class Access:
         self.async_appenders = AsyncAppenders()
         before = self.segments
         self._use(FollowedSegmentSet(self.directory, self.config))
+        self.appender = self.waiting = None
+        self._look_if_needed()
+        before.continue_in(self.segments)
+
+    # --- turns
+
+    def park(self, appender: Appender) -> None:
+        """Read as every other process does, until the next turn."""
+        before = self.segments
+        if self._followed is None:
+            self._followed = FollowedSegmentSet(self.directory, self.config, late=True)
+        self.waiting = appender
+        self._use(self._followed)
         self.appender = None
         self._look_if_needed()
         before.continue_in(self.segments)
+
+    def rejoin(self, appender: Appender) -> None:
+        """Wait for this process's turn and continue as the writer. The caller holds the appender's lock."""
+        words = appender.durability.words
+        timeout_s = self._timeout_s
+        if self.closed or self._inherited or words is None or timeout_s is None:
+            raise LogClosed(f"the log {self.directory.path} is closed, or was opened by the parent process")
+        appender.held.release()  # an interrupt may have prevented it
+        held = take_turn(self.directory, self._note, timeout_s, words)
+        try:
+            visible = self.directory.identity(VISIBLE) == appender.durability.identity
+            in_order = visible and words.is_in_order
+            words.begin()
+            if not (in_order and appender.continue_turn(held)):
+                self._reopen(appender, held, words.end if in_order else None)
+            self._resume(appender)
+        except BaseException:
+            held.release()  # the turn is unfinished: the next one recovers
+            appender.abandon()
+            self._become_reader()
+            raise
+        watch_turn(self)
+
+    def _reopen(self, appender: Appender, held: Lock, end: Tail | None) -> None:
+        """Read the files again: more has happened than appends. `end` is where the last turn ended in order."""
+        in_order = end is not None and record_end(self.directory, end)
+        found = recover(self.directory, self.config)
+        found.report._note_end(clean=in_order or found.report.clean)
+        appender.reopen(held, found, in_order=in_order)
+        self.recovery = found.report
+        self._resume(appender)
+        if not in_order:
+            self._on_lock()
+        appender.begin()
+
+    def _resume(self, appender: Appender) -> None:
+        if self.appender is not appender:
+            before = self.segments
+            self._use(appender.segments)
+            self.appender, self.waiting = appender, None
+            self._look_if_needed()
+            before.continue_in(self.segments)
+
+    def look_at_turn(self) -> None:
+        """End a turn that another process waits for, or in which nothing is appended. Runs in a background thread."""
+        appender = self.appender
+        if self.closed or appender is None:
+            return
+        if (end := appender.segments.next_offset) != self._turn_end:
+            self._turn_end = end
+            self._turn_moved.restart()
+        words, idle_s = appender.durability.words, self._turn_moved.elapsed_s
+        if appender.durability.failure is not None:
+            if idle_s > _REST_S:
+                self.release()
+        elif words is None:  # other processes cannot say that they wait
+            if idle_s >= IDLE_S and not self.is_busy:
+                self.release()
+        elif words.is_wanted or idle_s >= IDLE_S:
+            self.end_turn()
+
+    def end_turn(self) -> bool:
+        """Give the lock to other processes until the next write, unless it is in use; return whether it was given."""
+        appender = self.appender
+        if appender is None or not appender.lock.acquire(timeout=_LOCK_TIMEOUT_S):
+            return False
+        try:
+            return appender.end_turn()
+        finally:
+            appender.lock.release()
 
     def lend_to_maintenance(self) -> None:
         """Let other writers wait for the lock instead of being refused. Call before the first write."""
@@ -312,6 +478,7 @@ class Access:
 
     def _use(self, segments: SegmentSet) -> None:
         """Use these segments from now on."""
+        segments.continue_here()
         self.segments = segments
         self.reader = self._reader_of(segments)
         if self._watchers:
@@ -350,7 +517,7 @@ class Access:
         """Release the writer's lock cleanly and keep reading."""
         with self._locking:
             if self.closed or self.appender is None:
-                return
+                return  # between two turns, the lock is not held, and the log was left in order
             if not self._locks_late:
                 raise InvalidConfig('only a log that was opened with mode="a" can release its lock and stay open')
             appender = self.appender
@@ -367,13 +534,33 @@ class Access:
             if self.appender is not None:
                 self.appender.abandon()  # an interrupt may have prevented it in the first call
             return
-        if self.appender is not None:
-            with self.appender.lock:
-                self.appender.refuse_in_stream()
+        self._take_last_turn()
+        appender = self.appender
+        if appender is not None:
+            with appender.lock:
+                appender.refuse_in_stream()
         with ExitStack() as last:
             last.callback(self._release_all)
-            if self.appender is not None:
-                self._close_cleanly(self.appender, last)
+            if appender is not None:
+                self._close_cleanly(appender, last)
+
+    def _take_last_turn(self) -> None:
+        """Take a turn to close the log cleanly. If that is not possible at once, it is enough that everything appended
+        here is durable: another process is writing, or somebody has deleted the log or has to recover it."""
+        appender = self.appender or self.waiting
+        if appender is None or appender.owner is None:
+            return
+        words = appender.durability.words
+        try:
+            with waiting_for(_LAST_TURN_S), appender.lock:
+                if appender.parked and words is not None and words.allows(appender.generation):
+                    self.rejoin(appender)
+                if not appender.parked:
+                    appender.take_turns(None)  # this turn lasts until the log is closed
+        except (DirectoryLocked, StorageError):
+            pass
+        if appender.parked:
+            appender.active.segment.storage.sync()
 
     def _close_cleanly(self, appender: Appender, last: ExitStack) -> None:
         """Register the steps of a clean close: first the writers, then the appender. Each runs whatever the others
@@ -388,10 +575,13 @@ class Access:
         """Release everything, even if an interrupt prevented the appender from closing cleanly."""
         self.closed = True
         self._look_if_needed()
-        if self.appender is not None:
-            self.appender.abandon()
-        else:
+        for appender in (self.appender, self.waiting):
+            if appender is not None:
+                appender.abandon()
+        if self.appender is None:
             self.segments.close()
+        if self._followed is not None:
+            self._followed.close()
         self.segments.wake()
         self.directory.close()
 

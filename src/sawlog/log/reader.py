@@ -672,6 +672,15 @@ class Reader:
                 raise OffsetOutOfRange(offset, segments.log_start, end, segments.directory.path)
         return max(epoch, before)
 
+    def _refresh(self) -> None:
+        """Look for changes by other processes, unless the log is closed, at the latest while this looks."""
+        try:
+            if self._is_open():
+                self.segments.refresh()
+        except StorageError:
+            if self._is_open():
+                raise
+
     def _continue_in(self, segments: SegmentSet) -> SegmentSet:
         self.segments = segments
         self._fast = self._make_fast_reader()
@@ -683,11 +692,11 @@ class Reader:
         `OffsetOutOfRange`, even if the log has grown since."""
         segments = self.segments
         deadline, pauses = Deadline(timeout), PollBackoff()
-        segments.refresh()
+        self._refresh()
         while True:
-            if segments.successor is not None:  # the lock was released: others write now
+            if segments.successor is not None:  # another process writes now, or this one again
                 segments = self._continue_in(segments.successor)
-                segments.refresh()
+                self._refresh()
                 continue
             if (end := segments.epoch_end(epoch)) < offset:  # truncated: the records returned so far are gone
                 raise OffsetOutOfRange(offset, segments.log_start, end, segments.directory.path)
@@ -696,7 +705,7 @@ class Reader:
             if deadline.passed or not self._is_open():
                 return False
             segments.wait_beyond(offset, deadline.at_most(pauses.next_s()), committed=committed)
-            segments.refresh()
+            self._refresh()
 
 
 def _by_epoch(chunk: Chunk) -> Iterator[Chunk]:

@@ -127,6 +127,10 @@ class RecoveryReport:
         """Record the time that recovery took."""
         self.duration_ms = watch.elapsed_ms
 
+    def _note_end(self, *, clean: bool) -> None:
+        """Record whether the log was closed cleanly and still ended there."""
+        self.clean = clean
+
     def _note_index(self) -> None:
         """Count a rebuilt index."""
         self.rebuilt_indexes += 1

@@ -153,8 +153,7 @@ def remove_expired(appender: Appender, max_age: timedelta | float) -> int:
 
 def apply_retention(appender: Appender) -> RetentionReport:
     """Apply `retention_ms` and `retention_bytes` of the log's configuration."""
-    with appender.lock:
-        appender.check_open()
+    with appender.hold():
         return _trim(appender, _wanted_start(appender.segments))
 
 
@@ -233,7 +232,7 @@ def _remote(segments: SegmentSet) -> tuple[RemoteRun, ...]:
 
 
 def _trim(appender: Appender, offset: int) -> RetentionReport:
-    with appender.lock:
+    with appender.hold():
         before = appender.segments
         segments, size = len(before.all), before.size_bytes
         rotated = offset == before.next_offset and before.active.size > 0

@@ -134,12 +134,13 @@ class SegmentsRemoved(Exception):
 
 @contextmanager
 def locked(appender: Appender) -> Iterator[None]:
-    """Hold the log's lock during maintenance. The thread that closes the log may hold it while it waits for maintenance
-    to end, so this raises instead of blocking once the log is closing."""
+    """Hold the log's lock during maintenance, in a turn of this process. The thread that closes the log may hold it
+    while it waits for maintenance to end, so this raises instead of blocking once the log is closing."""
     try:
         while not appender.lock.acquire(timeout=_LOCK_TIMEOUT_S):
             appender.maintenance_lock.check()
-        yield
+        with appender.hold():
+            yield
     finally:  # even if an interrupt arrives right after the acquisition
         try:
             appender.lock.release()

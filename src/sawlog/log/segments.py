@@ -279,6 +279,10 @@ class SegmentSet(kernel.SegmentSetFields):
         """Return a point to sleep at until another process publishes a new end. None: this process writes."""
         return None
 
+    def continue_here(self) -> None:
+        """Use this set again, after `continue_in`."""
+        self.successor = None
+
     def continue_in(self, successor: SegmentSet) -> None:
         """Hand over to another set and wake waiting readers."""
         self.successor = successor

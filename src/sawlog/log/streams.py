@@ -33,6 +33,7 @@ from ..clock import now_ms
 from ..config import MAX_SEGMENT_BYTES, checked_count
 from ..errors import InvalidRecordType, LogClosed, StorageError, StreamAborted, StreamTooLong
 from ..storage import Storage
+from ..storage.forking import this_process
 from ..storage.interface import Buffer
 from .appender import Appender, check_expected
 from .files import TMP, file_name
@@ -169,8 +170,7 @@ def append_stream(
         if max_bytes is None
         else min(_short_bytes(appender), checked_count("max_bytes", max_bytes, 0, "a number of bytes"))
     )
-    with appender.lock:
-        appender.check_open()
+    with appender.hold():
         if expect_offset is not None:
             check_expected(expect_offset, appender.segments.next_offset)
         with appender.streaming:
@@ -270,8 +270,8 @@ _numbers = count(1)
 
 
 def _new_file(appender: Appender) -> Storage:
-    """Create a temporary file. Its name, which no segment can have, marks it as disposable after a crash."""
-    name = file_name(10**19 + next(_numbers)) + TMP
+    """Create a temporary file. Its name, which neither a segment nor another process has, marks it as disposable after a crash."""
+    name = file_name(10**19 + this_process() * 10**6 + next(_numbers)) + TMP
     appender.directory.remove(name)
     return appender.directory.create(name)
 
@@ -400,8 +400,7 @@ class Spool:
         """Append the collected value as one record and return its offset; `OffsetMismatch` if that is not the expected
         one."""
         appender = self._appender
-        with appender.lock:
-            appender.check_open()
+        with appender.hold():
             if expect_offset is not None:
                 check_expected(expect_offset, appender.active.segment.tail[0])
             if self._storage is None:

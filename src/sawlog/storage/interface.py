@@ -102,6 +102,10 @@ class Published(Protocol):
     `load` returns None.
     """
 
+    @property
+    def words(self) -> memoryview[int] | None:
+        """16 words of 32 bits that all processes share, 0 at first; None if that is not possible here."""
+
     def store(self, first: int, second: int) -> None:
         """Replace both numbers atomically: no reader sees one old and one new number. Never raises."""
 

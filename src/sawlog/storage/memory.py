@@ -95,6 +95,7 @@ class PublishedMemory:
 
     def __init__(self) -> None:
         self._numbers: tuple[int, int] | None = None
+        self.words = memoryview(bytearray(64)).cast("I")
 
     def store(self, first: int, second: int) -> None:
         self._numbers = first, second

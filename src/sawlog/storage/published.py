@@ -5,6 +5,7 @@
  8  16  boot id: identifies the boot of the machine during which the slots were written
 32   8  the bell: two words of 32 bits, in the byte order of the machine
 64  64  two slots: see `sawlog.batch.kernel.Slots`
+128 64  16 words of 4 bytes in the byte order of the machine: see `sawlog.log.turns`
 ```
 
 The file is never synced or replaced: a store changes a few bytes in the page cache, where every process of this machine
@@ -40,7 +41,8 @@ from .words import WORD_BYTES, WaitPoint, Words
 
 _TITLE = b"sawlog\0\0"
 _BOOT_AT, _SLOTS_AT = 8, 64
-_SIZE = _SLOTS_AT + SLOTS_BYTES
+_WORDS_AT, _WORDS_BYTES = _SLOTS_AT + SLOTS_BYTES, 64
+_SIZE = _WORDS_AT + _WORDS_BYTES
 _BELL_AT, _BELL_BYTES = 32, 2 * WORD_BYTES
 #: Words of the bell: whether a process sleeps, and a number that changes when it is to wake up.
 _FOLLOWED, _WAKE = 0, 1
@@ -57,6 +59,8 @@ class PublishedFile:
     store: Callable[[int, int], None]
     #: The mapped slots, if `store` does nothing but write them.
     slots: Slots | None = None
+    #: The mapped words; None where the file is not mapped.
+    words: memoryview[int] | None = None
 
     def __init__(self, handle: Handle, *, writable: bool) -> None:
         self._handle: Handle | None = None
@@ -67,14 +71,15 @@ class PublishedFile:
             if os.fstat(handle.fd).st_size > _SIZE:
                 os.ftruncate(handle.fd, _SIZE)
             # The head last: it marks the file as complete.
-            os.pwrite(handle.fd, bytes(SLOTS_BYTES), _SLOTS_AT)
+            os.pwrite(handle.fd, bytes(_SIZE - _SLOTS_AT), _SLOTS_AT)
             os.pwrite(handle.fd, _head(), 0)
         if maps_safely(handle.fd):
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             view = memoryview(mmap.mmap(handle.fd, _SIZE, access=access, **_UNTRACKED))
             bell = (view if writable else _writable(handle.fd))[_BELL_AT : _BELL_AT + _BELL_BYTES]
             handle.close()
-            self._slots = Slots(view[_SLOTS_AT:], _secret(), writable)
+            self._slots = Slots(view[_SLOTS_AT:_WORDS_AT], _secret(), writable)
+            self.words = view[_WORDS_AT:].cast("I")
             if bell:
                 self._bell = Words(bell)
                 self._slots.ring_if(bell.cast("I"), partial(_ring, self._bell))
@@ -145,7 +150,7 @@ class PublishedFile:
             self._handle.close()
         self._writable = False
         self._handle, self._slots = None, Slots(memoryview(bytearray(SLOTS_BYTES)), _secret(), True)
-        self.slots, self.store, self._bell = None, self._slots.store, None
+        self.slots, self.store, self.words, self._bell = None, self._slots.store, None, None
 
 
 def _ring(bell: Words) -> None:
@@ -182,6 +187,8 @@ def open_published(directory: Directory, name: str, *, create: bool = False) -> 
 class PublishedByReplacing:
     """`Published` for a custom directory: replaces a whole file, with the layout of `PublishedFile`, at each store."""
 
+    words: None = None
+
     def __init__(self, directory: Directory, name: str) -> None:
         self._directory, self._name = directory, name
         self._slots = bytearray(SLOTS_BYTES)
@@ -196,7 +203,8 @@ class PublishedByReplacing:
 
     def _replace(self) -> bool:
         try:
-            self._directory.replace(self._name, _head() + bytes(self._slots), durable=False)
+            content = _head() + bytes(self._slots) + bytes(_WORDS_BYTES)
+            self._directory.replace(self._name, content, durable=False)
         except StorageError:
             return False
         return True
@@ -209,7 +217,7 @@ class PublishedByReplacing:
             return None
         if len(data) != _SIZE:
             return None
-        found: tuple[int, int] | None = Slots(memoryview(data)[_SLOTS_AT:], _secret(), False).load()
+        found: tuple[int, int] | None = Slots(memoryview(data)[_SLOTS_AT:_WORDS_AT], _secret(), False).load()
         return found
 
     def wait_point(self, known: tuple[int, int] | None) -> None:

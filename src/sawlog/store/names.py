@@ -17,7 +17,6 @@ data/
   registry/                       users of a broker and their access rules
   replica.json                    address of its replica, if it has one: see directory/replica
   restore.json  restore.LOCK      only while it is restored from another store: see directory/founding
-  holders/                        sockets of processes that hold partitions
 ```
 
 A topic's name is a directory's name, so it must not lead outside, must not look like one of our own temporary states,
@@ -43,7 +42,6 @@ TOPIC = "topic.json"
 GROUPS = "groups"
 MEMBERS = "members"
 STAGING = "staging"
-HOLDERS = "holders"
 REGISTRY = "registry"
 REPLICA = "replica.json"
 RESTORE, RESTORE_LOCK = "restore.json", "restore.LOCK"

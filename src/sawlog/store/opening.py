@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .objects.journal import StoreParameters
 
 #: Options that apply to one kind of store only, and are refused for the other.
-_OF_DIRECTORIES = "handover_timeout_s", "lock_timeout"
+_OF_DIRECTORIES = ("lock_timeout",)
 _OF_ADDRESSES = "options", "parameters"
 
 
@@ -40,14 +40,12 @@ def open_store(
     options: Mapping[str, str] | None = None,
     parameters: StoreParameters | None = None,
     maintenance_interval_s: float | None = 60.0,
-    handover_timeout_s: float | None = None,
     lock_timeout: float | None = None,
 ) -> Store:
     """Open the store in a directory or at an address; with mode "w" (the default) create a missing one.
 
-    For a directory: appends to a partition that another process holds are forwarded to it and wait up to
-    `handover_timeout_s` seconds for the answer. If that process accepts no requests, they wait up to `lock_timeout`
-    seconds for the lock, then raise `DirectoryLocked`; with 0 they do not wait.
+    For a directory: while other processes write to a partition, a write waits up to `lock_timeout` seconds for its
+    turn, then raises `DirectoryLocked`; with 0 it does not wait.
 
     For an address: `options` are the endpoint, credentials and timeouts, as text by name; what is not given comes from
     variables such as `AWS_ENDPOINT_URL` and `AWS_ACCESS_KEY_ID`. See docs/object-storage.md.
@@ -55,7 +53,6 @@ def open_store(
     given: dict[str, Any] = {
         "options": options,
         "parameters": parameters,
-        "handover_timeout_s": handover_timeout_s,
         "lock_timeout": lock_timeout,
     }
     given = {name: value for name, value in given.items() if value is not None}

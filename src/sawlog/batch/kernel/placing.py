@@ -54,6 +54,9 @@ class Placer:
     short_bytes: cython.longlong
     most_bytes: cython.longlong
     most_unsynced: cython.longlong
+    #: Words that processes share which take turns, and the index of the one that is set if another process waits.
+    words: cython.const[cython.uint][::1]
+    wanted_at: cython.Py_ssize_t
     enabled = cython.declare(cython.bint, visibility="public")
     #: Number of batches placed without help from `Appender`.
     placed = cython.declare(cython.longlong, visibility="readonly")
@@ -84,12 +87,19 @@ class Placer:
         if most_record_bytes < 0 or 0 < most_record_bytes < self.most_bytes:
             self.most_bytes = most_record_bytes
         self.most_unsynced = most_unsynced
+        self.words = None
+        self.wanted_at = 0
         self.enabled = True
         self.placed = 0
 
     def after_fork(self):
         """Place nothing in a forked child: the log belongs to the parent."""
         self.enabled = False
+
+    def watch(self, words, wanted_at):
+        """Leave appends to `Appender` while the word at this index is not 0. `words` may be None."""
+        self.words = words
+        self.wanted_at = wanted_at
 
     def pause(self):
         """Place nothing until `resume`. The caller holds the lock."""
@@ -220,7 +230,9 @@ class Placer:
     def _is_ready(self) -> cython.bint:
         """Return True if the log is open and nothing has to precede the next append."""
         return (
-            not self.appender.closed
+            self.enabled
+            and not self.appender.closed
+            and (self.words is None or self.words[self.wanted_at] == 0)
             and self.appender.block is None
             and self.active.unfinished is None
             and self.durability.failure is None

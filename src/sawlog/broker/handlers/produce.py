@@ -21,7 +21,6 @@ from ...batch.header import HEADER_BYTES
 from ...batch.kernel import Record
 from ...clock import now_ms
 from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, StorageFull
-from ...log.ingest import checked_rows
 from ..partitions import ServedPartition, TopicLimits
 from ..security.acls import Operation, Resource
 from ..wire import Body, ErrorCode, Key
@@ -91,7 +90,7 @@ class _Pending:
                     self._refuse(made, denied)
                     continue
                 found = None if name is None else known(name, part["index"])
-                if missing or found is None or found.forwarded or not found.log._locked:
+                if missing or found is None or not found.log._locked:
                     missing.append((topic, part, made))  # keep the order of a producer's batches
                 else:
                     self._place(found, part, made)
@@ -107,10 +106,7 @@ class _Pending:
         for topic, part, made in missing:
             try:
                 found = await self._open(topic, part["index"])
-                if found.forwarded:
-                    await self._forward(found, part, made)
-                else:
-                    self._place(found, part, made)
+                self._place(found, part, made)
             except SawlogError as error:
                 self._refuse(made, error)
         waits = self.answer()
@@ -127,21 +123,6 @@ class _Pending:
         if not found.log._locked:
             await broker.partitions.lock(found)
         return found
-
-    async def _forward(self, found: ServedPartition, part: Body, made: Body) -> None:
-        """Another process has the lock: it places the batch, and it has the policy of the topic."""
-        data = self._checked(found, part["records"])
-        config = self._context.broker.config
-        append = found.topic.append_batches
-        async with found.asking:
-            try:
-                if config.check_records:
-                    await self._context.broker.run(checked_rows, data, max_unpacked_bytes=config.max_decompressed_bytes)
-                placed = await self._context.broker.ask(append, data, found.index, trusted=True)
-            except StorageFull as error:
-                self._context.broker.disk_space.lacks(_name(found), error)
-                raise
-        self._stored(found, placed, data, made)
 
     def _place(self, found: ServedPartition, part: Body, made: Body) -> None:
         try:
@@ -216,8 +197,6 @@ class _Pending:
             context.broker.transactions.check_produce(
                 self._request["transactional_id"], producer, epoch, found.name, found.index
             )
-            if found.forwarded:
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another process writes to this partition")
         return data
 
     def _refuse(self, made: Body, error: BaseException) -> None:

@@ -189,7 +189,7 @@ class Topic(ABC):
 
     # --- appending
 
-    def _appends(self, number: int, *, forwarded: bool = True) -> AbstractContextManager[Any]:
+    def _appends(self, number: int) -> AbstractContextManager[Any]:
         """Provide a partition for appends, or an object that forwards them to the process that holds it, unless
         `forwarded` is False; `TopicNotFound`."""
         return nullcontext(self.partition(number))
@@ -251,7 +251,7 @@ class Topic(ABC):
         directory, the value is never in memory as a whole. A stream is not forwarded: if another process holds the
         partition, this one asks for the lock and blocks until it gets it."""
         number = self._router_for(partition).place_for(b"", key, partition)
-        with self._appends(number, forwarded=False) as log:
+        with self._appends(number) as log:
             offset = log.append_stream(
                 chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
             )
@@ -298,7 +298,7 @@ class Topic(ABC):
         """Drop the records below these offsets and return the number of offsets dropped."""
         dropped = 0
         for number, offset in sorted(offsets.items()):
-            with self._appends(number, forwarded=False) as log:
+            with self._appends(number) as log:
                 dropped += log.trim(offset)
         return dropped
 

@@ -40,8 +40,8 @@ from dataclasses import replace
 
 from ...errors import CorruptFile, InvalidConfig, ReadOnlyLog, StorageError, StoreNotFound, TopicExists, TopicNotFound
 from ...log.checkpoint import last_epoch
-from ...log.lock import take_lock
 from ...log.log import Log
+from ...log.turns import take_turn, words_of
 from ...storage import Directory, checksummed
 from ...storage.checksummed import MISSING
 from ...storage.locks import lock_within
@@ -363,7 +363,9 @@ class Catalog:
             for number in range(entry.partitions):
                 directory = self.partition(entry, number)
                 held.callback(directory.close)
-                held.callback(take_lock(directory).release)
+                held.callback(take_turn(directory, b"", _PATIENCE_S).release)
+                if (words := words_of(directory)) is not None:
+                    words.begin()  # and never finish: other processes that know the log look whether it is still there
                 epoch = max(epoch, last_epoch(directory))
             topic_entry.remember(self.root, name, epoch)
             gone = f"{entry.id}{DELETED}"

@@ -8,11 +8,9 @@ with sawlog.open("data") as store:
         for record in consumer.drain(): ...
 ```
 
-An open store holds no lock. A partition has one writing process at a time, its *holder*: the first write takes the
-partition's lock, which is released when another process writes instead, when no process writes
-(`sawlog.store.directory.lock_leases`), or when the store is closed. Other processes forward their appends to the holder
-(`sawlog.store.directory.forwarding`), so any number of processes can write to one topic. Mode "r" writes, creates and
-locks nothing, except batches that a task stages for another process to publish (`staging`).
+An open store holds no lock. Any number of processes can write to one topic: they take turns in each partition
+(`sawlog.log.turns`). Mode "r" writes, creates and locks nothing, except batches that a task stages for another process
+to publish (`staging`).
 
 Topics created, changed or deleted by other processes are visible at the next call of `topics()` or `topic(name)`. All
 methods are thread-safe. A forked child must open its own store.
@@ -57,12 +55,8 @@ from ..settings import TopicChanges, TopicSettings, maintenance_config
 from . import founding
 from .catalog import Catalog
 from .documents import DirectoryRegistry
-from .forwarding.connections import PeerConnections
-from .forwarding.forwarder import Forwarding
-from .forwarding.listener import listener_for
 from .groups import DirectoryGroups
-from .lock_leases import LOCK_TIMEOUT_S
-from .open_partitions import OpenPartitions
+from .open_partitions import LOCK_TIMEOUT_S, OpenPartitions
 from .replica import Replica, ReplicaAddress
 from .service import DirectoryService
 from .topic import DirectoryTopic
@@ -73,9 +67,6 @@ from .transactions.transaction import DirectoryTransaction
 
 if TYPE_CHECKING:
     from ..queues.queue import Queue
-
-#: Maximum time that a forwarded append waits for the holder's answer.
-_PATIENCE_S = 30.0
 
 _logger = logging.getLogger("sawlog")
 
@@ -92,7 +83,6 @@ class DirectoryStore(base.Store):
         catalog: Catalog,
         *,
         owns_directory: bool,
-        handover_timeout_s: float,
         lock_timeout_s: float,
     ) -> None:
         self._directory = directory
@@ -100,18 +90,7 @@ class DirectoryStore(base.Store):
         self._catalog = catalog
         self._committing = forkable(threading.RLock())
         self._lock = forkable(threading.RLock())
-        peer_listener = listener_for(directory)
-        connections = PeerConnections(peer_listener)
-        self._intents = Intents(directory, self.topic, connections)
-        self._handover = Forwarding(
-            peer_listener,
-            connections,
-            self._intents,
-            self._held,
-            self._committing,
-            self._give_back,
-            timeout_s=handover_timeout_s,
-        )
+        self._intents = Intents(directory, self.topic)
         self._lock_timeout_s = lock_timeout_s
         self._replica = Replica(directory, catalog.id)
         self._topics: dict[str, DirectoryTopic] = {}
@@ -129,7 +108,6 @@ class DirectoryStore(base.Store):
         mode: Literal["w", "r"] = "w",
         *,
         maintenance_interval_s: float | None = 60.0,
-        handover_timeout_s: float = _PATIENCE_S,
         lock_timeout: float = LOCK_TIMEOUT_S,
         create: bool = True,
         filling: bool = False,
@@ -137,10 +115,9 @@ class DirectoryStore(base.Store):
         """Open the store in a directory; with mode "w" (the default) create it if the directory is missing or empty,
         unless `create` is False.
 
-        Appends to a partition that another process holds are forwarded to it and wait up to `handover_timeout_s`
-        seconds for the answer. If that process accepts no requests, they wait up to `lock_timeout` seconds for the
-        lock, then raise `DirectoryLocked`; with 0 they do not wait. `filling` opens a directory that is being filled
-        from another store (`sawlog.store.directory.founding`), which is refused otherwise.
+        While other processes write to a partition, a write waits up to `lock_timeout` seconds for its turn, then raises
+        `DirectoryLocked`; with 0 it does not wait. `filling` opens a directory that is being filled from another store
+        (`sawlog.store.directory.founding`), which is refused otherwise.
         """
         if mode not in ("w", "r"):
             raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
@@ -154,14 +131,12 @@ class DirectoryStore(base.Store):
                 founding.admit(directory, mode)
             catalog = Catalog(directory, mode, create=create)
             undo.callback(catalog.close)
-            base.check_seconds("handover_timeout_s", handover_timeout_s)
             if lock_timeout != 0:
                 base.check_seconds("lock_timeout", lock_timeout, " or 0")
             store = cls(
                 directory,
                 catalog,
                 owns_directory=owned,
-                handover_timeout_s=handover_timeout_s,
                 lock_timeout_s=lock_timeout,
             )
             if mode == "w":
@@ -197,7 +172,7 @@ class DirectoryStore(base.Store):
                 _logger.warning("%s: postponed to the next open or write: %s", self.path, error)
 
     def _complete_all(self) -> None:
-        self._intents.completion.complete_all(self.path)
+        self._intents.complete_all(self.path)
 
     def close(self) -> None:
         """Close the store with its consumers, transactions, writers and logs. Safe to call twice."""
@@ -214,11 +189,7 @@ class DirectoryStore(base.Store):
             last.callback(self._catalog.close)
             last.callback(self._replica.close)
             last.callback(self._intents.close)
-            last.callback(self._handover.close)
             last.callback(self._close_topics)
-            # Stop serving peers before releasing the locks, but only after flushing our own forwarded writes: two
-            # processes that close at the same time would otherwise wait for each other.
-            last.callback(self._handover.stop)
             for topic in list(self._topics.values()):
                 last.callback(topic._partitions.close_writers)
             if self._groups is not None:
@@ -304,7 +275,6 @@ class DirectoryStore(base.Store):
             self._catalog,
             entry,
             self._locked,
-            self._handover,
             self._replica,
             lock_timeout_s=self._lock_timeout_s,
         )
@@ -319,22 +289,9 @@ class DirectoryStore(base.Store):
     def _locked(self, entry: TopicEntry, number: int, log: Log) -> None:
         """Called when a partition was locked for writing: check that it still belongs to the topic, and append
         committed transactions."""
-        self._handover.locked(log)
         self._catalog.check(entry)
         self._catalog.settle()
         self._intents.placement.roll_forward(entry.id, number, log)
-
-    def _held(self, name: str, topic_id: str, number: int) -> AbstractContextManager[Log | None]:
-        """Yield the log of a partition that this process holds, or None, and keep its lock until the block ends. Takes
-        no lock: workers call it."""
-        topic = self._topics.get(name)
-        return topic._partitions.using_held(number) if topic is not None and topic.id == topic_id else nullcontext()
-
-    def _give_back(self, name: str, number: int) -> bool:
-        """Inside a `_held` block, release the lock of a partition that an append has taken, unless other calls use
-        it."""
-        topic = self._topics.get(name)
-        return topic is not None and topic._partitions.give_back(number, own_uses=1)
 
     # --- changing
 
@@ -395,6 +352,7 @@ class DirectoryStore(base.Store):
                     for number in range(topic.partitions):
                         log = topic.partition(number)
                         held.enter_context(log._hold())
+                        log._disown()
                         if ends is not None and entry is entries[0] and log.next_offset != ends.get(number, 0):
                             raise OffsetMismatch(ends.get(number, 0), log.next_offset)
                 try:
@@ -434,8 +392,7 @@ class DirectoryStore(base.Store):
     ) -> DirectoryTransaction:
         """Begin a transaction: records for several topics and partitions, stored all or not at all; see `Transaction`.
 
-        The commit waits up to `lock_timeout_s` seconds for processes that hold partitions to append their parts, or to
-        release the locks.
+        The commit waits up to `lock_timeout_s` seconds for its turns in the partitions.
         """
         self._check_writable()
         made = DirectoryTransaction(

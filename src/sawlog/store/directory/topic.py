@@ -11,9 +11,8 @@ Records of one partition are ordered; those of different partitions are not. A c
 checks and encodes everything and takes all locks first, so it is refused as a whole. A crash or a full disk in the
 middle may still leave the records of some partitions only: use `Store.transaction` for all or nothing.
 
-A partition is read without a lock. The first write takes its lock and keeps it while this process is the one that
-writes (`sawlog.store.directory.lock_leases`). If another process holds it, appends are forwarded to that process
-(`sawlog.store.directory.forwarding`); if that process accepts no requests, an append blocks until the lock is released.
+A partition is read without a lock. Processes that write to it take turns (`sawlog.log.turns`): a write waits until the
+others have had theirs. `DirectoryLocked` after the store's `lock_timeout`, with nothing stored.
 Settings apply when a partition is opened; an open log keeps its settings. All methods are thread-safe.
 """
 
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...config import LogConfig
 from ...display import counted, size_text
-from ...errors import DirectoryLocked, LogClosed, SawlogError
+from ...errors import LogClosed, SawlogError, StorageError
 from ...log import slices
 from ...log.log import Log
 from ...log.maintenance import MaintenanceReport
@@ -167,22 +166,16 @@ class DirectoryTopic(base.Topic):
             number = 0
         else:
             number = self._router.place_for(value, key, partition)
-        log = open_partitions.ready.get(number)
-        if log is not None:
+        while True:
+            log = open_partitions.logs.get(number) or open_partitions.partition(number)
             try:
-                offset = log.append(value, key, headers, timestamp, expect_offset)
-            except DirectoryLocked:  # it had released its lock, and another process has it now
-                open_partitions.not_ready(number)
-            except LogClosed:  # it was released at this moment: nothing is stored
-                if open_partitions.ready.get(number) is log:
+                return _made(Position, (number, log.append(value, key, headers, timestamp, expect_offset)))
+            except LogClosed:  # closed at this moment to be opened with other settings: nothing is stored
+                if open_partitions.partition(number) is log:
                     raise
-            else:
-                if number not in open_partitions.ready:
-                    open_partitions.lease(number)
-                return _made(Position, (number, offset))
-        with open_partitions.using(number):
-            appends = open_partitions.appends(number)
-            return _made(Position, (number, appends.append(value, key, headers, timestamp, expect_offset)))
+            except StorageError:
+                open_partitions.refresh()  # raises TopicNotFound if the topic was deleted meanwhile
+                raise
 
     def append_many(
         self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
@@ -190,18 +183,20 @@ class DirectoryTopic(base.Topic):
         parts = self._router.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
-            with self._partitions.using(number):
-                return {number: self._partitions.appends(number).append_many(of_one, expect_offset)}
+            with self._partitions.writing():
+                return {number: self._partitions.partition(number).append_many(of_one, expect_offset)}
         check_sole(expect_offset)
         return self._append_encoded({number: self._router.encode(each) for number, each in sorted(parts.items())})
 
     def _append_encoded(self, batches: Mapping[int, bytes], expect_offset: int | None = None) -> dict[int, range]:
-        with self._partitions.using(*batches):
-            logs = {number: self._partitions.appends(number) for number in batches}  # take every lock before writing
-            return {
-                number: log.append_batches(batches[number], trusted=True, expect_offset=expect_offset)
-                for number, log in logs.items()
+        with self._partitions.holding(*batches) as logs:
+            placed = {
+                number: logs[number].append_batches(batch, trusted=True, wait=False, expect_offset=expect_offset)
+                for number, batch in batches.items()
             }
+        for number, offsets in placed.items():
+            logs[number]._settle(offsets.stop)
+        return placed
 
     def append_arrow(
         self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
@@ -209,21 +204,23 @@ class DirectoryTopic(base.Topic):
         parts = self._router.split_table(table, partition)
         if len(parts) > 1:
             check_sole(expect_offset)
-        with self._partitions.using(*parts):
-            logs = {number: self._partitions.appends(number) for number in parts}  # take every lock before writing
-            return {number: log.append_arrow(parts[number], expect_offset) for number, log in logs.items()}
+        if len(parts) == 1:
+            [(number, of_one)] = parts.items()
+            with self._partitions.writing():
+                return {number: self._partitions.partition(number).append_arrow(of_one, expect_offset)}
+        with self._partitions.holding(*parts) as logs:
+            return {number: logs[number].append_arrow(of_one, expect_offset) for number, of_one in parts.items()}
 
     @contextmanager
-    def _appends(self, number: int, *, forwarded: bool = True) -> Iterator[Log | Forwarder]:
-        with self._partitions.using(number):
-            yield self._partitions.appends(number) if forwarded else self._partitions.wait_for(number)
+    def _appends(self, number: int) -> Iterator[Log]:
+        with self._partitions.writing():
+            yield self._partitions.partition(number)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         return self._partitions.writer(batch_bytes, linger_ms)
 
     def trim(self, offsets: Mapping[int, int]) -> int:
-        with self._partitions.using(*offsets):
-            logs = {number: self._partitions.take(number) for number in sorted(offsets)}
+        with self._partitions.holding(*offsets) as logs:
             return sum(log.trim(offsets[number]) for number, log in logs.items())
 
     def maintain(self) -> list[MaintenanceReport]:

@@ -209,8 +209,8 @@ class Restorer(Closing):
             raise ImportMismatch(f"{name} was deleted since, and cannot be restored; name the topics to restore")
         start = min(max(start, now[0]), end)  # records dropped since are gone
         topic = self._store.topic(name)
-        with topic._partitions.using(number):
-            log = topic._partitions.take(number)
+        with topic._partitions.holding(number) as logs:
+            log = logs[number]
             if log.next_offset > end:
                 raise ImportMismatch(
                     f"{log.path} has records up to {log.next_offset}, but ends at {end} where it comes from: it was "

@@ -3,7 +3,7 @@
 Complete batches are collected in `staging/`, by one process or by many; a few kilobytes go into the intent itself,
 which saves the fsyncs of a file. To commit them, a process
 
-1. takes the locks of all partitions involved and blocks their logs;
+1. takes its turns in all partitions involved, in one order, and keeps them until the end;
 2. makes durable what is staged and what is already in the logs, and reserves space for all batches, so that a full disk
    is detected before anything is promised;
 3. writes the *intent*: which bytes of which staged file go to which partition at which offset. The rename that puts the
@@ -13,24 +13,22 @@ which saves the fsyncs of a file. To commit them, a process
 5. makes the records visible in all partitions (`Log._appending`), so that no reader sees what may still be rolled back.
    Then it removes the intent, or renames it to the note of its name, and removes the staged files.
 
-If another process holds one of the locks and accepts forwarded parts, the commit is forwarded (see below).
-
 ```
 staging/
   <id>.owner, <id>.<label>.batches, <id>.<label>.lease    staged batches: see staging_directory
   <id>.intent                                             committed, not completed: see pending
-  <id>.at.<n>.<offset>, <id>.applied.<n>                  progress of placement
+  <id>.applied.<n>                                        parts that are placed
   =<name>.committed                                       the last intent of that name: see pending
 ```
 
-**Rolling forward.** A process that dies between 3 and 5 leaves the intent. The next process that takes the lock of one
-of its partitions places that part before anything else is written there (`Placement.roll_forward`), and marks it. The
-process that marks the last part completes the intent, unless the process that committed it is alive and will do so
-itself. Opening a store for writing rolls forward all partitions that are not locked.
+**Rolling forward.** A process that dies between 3 and 5 leaves the intent, and its turns unfinished. The next process
+that takes a turn in one of its partitions recovers, and places that part before anything else is written there
+(`Placement.roll_forward`), and marks it. The process that marks the last part completes the intent. Opening a store for
+writing rolls forward all partitions.
 
-No process can hold the lock of a partition without knowing of an intent that names an offset in it. The process that
-wrote such an intent held the lock, so the current holder took the lock later, and checked after taking it. It does not
-matter how long it keeps the lock.
+No process can have a turn in a partition without knowing of an intent with a part there: the process that wrote the
+intent had the turn until the intent was gone, or left it unfinished, and after an unfinished turn, as after a restart
+of the machine, the next process looks for intents. An ordinary turn need not look.
 
 **Placing twice is harmless.** Under its lock, a part's log ends at the recorded offset (place everything), after the
 part (nothing to do) or in between (place the missing batches; a batch is there completely or not at all). Nothing else
@@ -40,26 +38,9 @@ truncates; a marked part is not examined again.
 **Failure after 3** (a full disk): what was placed is rolled back, then the intent is removed: `TransactionAborted`. If
 that fails, too, the logs are failed, so that no process writes at promised offsets: `TransactionPending`.
 
-**Forwarded commits** (`completion`, ADR 18). A process that cannot take all locks knows neither the offsets nor
-who will hold the locks when it commits. Its intent names no offsets, and the arguments above are replaced:
-
-- *The offset is noted before it is used.* The holder of the partition blocks the log, syncs it, notes the offset
-  durably, appends the part, syncs, and marks the part. So a part without a note is not in the log at all. A part with a
-  note and without a mark is there up to some batch, and nothing else was appended after the noted offset: the process
-  that noted it kept the log blocked until it had marked the part, or stopped writing. The noted offset takes the role
-  of the recorded offset in the argument above.
-- *A holder need not know of the intent.* It may have taken the lock before the intent was written, and it may append
-  other records before the part: no offset is promised. But it learns of the intent: from the committing process; from
-  the end of the connection to that process, after which the holder looks for the intents that were prepared on it; from
-  every process that opens the store for writing; from maintenance.
-- *Nothing is rolled back after the commit point*, because another process may already have placed its part and made it
-  visible. So each part becomes visible when it is placed, not all at the same moment. Each holder checks everything
-  that could fail before the commit point (`Placement.prepare`). If placement still fails, the partition accepts nothing
-  else until the part is placed: `TransactionPending`.
-
-A part is checked for its mark first, then for its intent, because marks are removed after the intent. Before the files
-of an intent are swept, the directory is synced: the process that removed the intent may have died before the removal
-was durable, and an intent that reappears without its marks would be placed again.
+**Completing.** A part is checked for its mark first, then for its intent, because marks are removed after the intent.
+Before the files of an intent are swept, the directory is synced: the process that removed the intent may have died
+before the removal was durable, and an intent that reappears without its marks would be placed again.
 
 **Names and sequences.** A transaction may have a name and a sequence (a streaming query and its batch). A sequence that
 is not above the last one of that name is a replay, and is not placed again. This is decided under the name's lock and
@@ -72,29 +53,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from ....clock import Deadline, now_ms
 from ....errors import (
-    DirectoryLocked,
     LogClosed,
     SawlogError,
+    TopicNotFound,
     TransactionAborted,
     TransactionError,
     TransactionPending,
 )
 from ....log.log import Log
+from ....log.open import waiting_for
 from ....storage import Directory
 from ..topic import DirectoryTopic
-from .completion import Completion, ForwardedCommit
 from .intent import Intent, Part, check_replay, merged
 from .pending import PendingTransactions, sequence_of
 from .placement import FileNumbering, Placement
 from .staging_directory import StagedTransaction, StagingDirectory
 
-if TYPE_CHECKING:
-    from ..forwarding.connections import PeerConnections
-
+#: Maximum wait for a turn in which to place a part that another process has committed.
+_PATIENCE_S = 1.0
 #: Up to this size, batches go into the intent itself: a separate file would cost more fsyncs.
 INLINE_BYTES = 64 << 10
 
@@ -104,14 +83,13 @@ _logger = logging.getLogger("sawlog")
 class Intents:
     """Transactions of one store. Safe for threads and processes."""
 
-    def __init__(self, root: Directory, topic_of: Callable[[str], DirectoryTopic], peers: PeerConnections) -> None:
+    def __init__(self, root: Directory, topic_of: Callable[[str], DirectoryTopic]) -> None:
         #: Uncommitted files.
         self.staging = StagingDirectory(root)
         #: Committed transactions that are not completed.
         self.pending = PendingTransactions(self.staging)
         self.placement = Placement(self.staging, self.pending)
-        self._peers = peers
-        self.completion = Completion(self.pending, self.placement, self._peers, topic_of)
+        self._topic_of = topic_of
 
     def close(self) -> None:
         """Close the handle."""
@@ -131,8 +109,8 @@ class Intents:
         """Place staged batches, all or nothing, and return the intent with the offsets; for a replay, the stored one.
         `ReplayMismatch` if the stored one has different records.
 
-        The staged files are already synced; `data` is for pieces without a file. `DirectoryLocked` if another process
-        holds the lock of a partition for too long and accepts no forwarded parts.
+        The staged files are already synced; `data` is for pieces without a file. `DirectoryLocked` if other processes
+        write to a partition and this one does not get its turn in time.
         """
         if not stage.held:
             raise LogClosed("the staged batches belong to the parent process, before the fork")
@@ -146,58 +124,43 @@ class Intents:
                 if last is not None and sequence_of(last) >= (sequence or 0):
                     check_replay(last, sequence, ordered)
                     _logger.warning("%r %s is skipped: %s is already stored", name, sequence, sequence_of(last))
-                    return self._finished(last, stage, deadline)
+                    return last
             if any(piece.file for part in ordered for piece in part.pieces):
                 self.pending.settle()
             intent = Intent(stage.id, tuple(ordered), name, sequence, data, now_ms())
             logs = [log_of(part) for part in ordered]
             with ExitStack() as held:
-                if all(self._enter(held, log, deadline) for log in logs):
-                    return self._commit_here(intent, logs)
-            handed = ForwardedCommit(
-                intent,
-                log_of,
-                pending=self.pending,
-                placement=self.placement,
-                peers=self._peers,
-                completion=self.completion,
-            )
-            return handed.run(lock_timeout_s)
+                for log in logs:
+                    held.enter_context(log._hold(deadline.at_most(lock_timeout_s)))
+                for log in logs:
+                    log.sync()  # records before the part must not be lost once the intent exists
+                intent = intent.at([log.next_offset for log in logs])
+                self._place_all(intent, logs)
+                return intent
 
-    def _enter(self, held: ExitStack, log: Log, deadline: Deadline) -> bool:
-        """Block a log, waiting for its lock if another process holds it; return False if that process accepts forwarded
-        parts."""
-        while True:
+    def complete_all(self, where: str) -> None:
+        """Try to complete the transactions of dead processes. Failures are logged and retried the next time."""
+        for intent in self.pending.intents():
             try:
-                held.enter_context(log._hold())
-                return True
-            except DirectoryLocked as error:
-                if self._peers.address(log) is not None:
-                    return False
-                log._want_lock()
-                deadline.pause(or_raise=error)
-
-    def _finished(self, last: Intent, stage: StagedTransaction, deadline: Deadline) -> Intent:
-        """Handle a replay. It is committed, but the first attempt may have left parts for other processes to place: try
-        to complete it now."""
-        if self.pending.is_pending(last) and not last.names_offsets:
-            try:
-                self.completion.complete(last, deadline)
-                last = last.at(self.pending.progress(last).applied)
-                if last.id == stage.id and not self.pending.unmarked(last):
-                    self.pending.complete(last)  # this process holds it now
+                for number, part in self.pending.unmarked(intent):
+                    self._complete(intent, number, part)
+                self.pending.complete_if_done(intent)
             except SawlogError as error:
-                _logger.warning("%s is not completed yet: %s", last.file, error)
-        return last
+                _logger.warning("%s: a transaction is not completed yet: %s", where, error)
 
-    # --- this process holds all partitions
+    def _complete(self, intent: Intent, number: int, part: Part) -> None:
+        """Get a part placed, by taking a turn in its partition."""
+        try:
+            topic = self._topic_of(part.topic)
+        except TopicNotFound:
+            topic = None
+        if topic is None or topic.id != part.topic_id:
+            self.pending.mark(intent, number)  # its topic is deleted
+            return
+        with waiting_for(_PATIENCE_S):
+            topic._partitions.roll_forward(part.partition)
 
-    def _commit_here(self, intent: Intent, logs: Sequence[Log]) -> Intent:
-        for log in logs:
-            log.sync()  # records before the part must not be lost once the intent exists
-        intent = intent.at({number: log.next_offset for number, log in enumerate(logs)})
-        self._place_all(intent, logs)
-        return intent
+    # --- the commit
 
     def _place_all(self, intent: Intent, logs: Sequence[Log]) -> None:
         """Write the intent and place its parts. The caller holds the locks of the logs."""

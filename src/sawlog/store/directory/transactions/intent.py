@@ -15,7 +15,7 @@ file; `data_crc32c` is their checksum. A named transaction leaves the document a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,8 +59,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Batches for one partition: `count` offsets starting at `offset`, which is -1 while unknown: before the commit,
-    and in the intent if another process places the part."""
+    """Batches for one partition: `count` offsets starting at `offset`, which is -1 before the commit."""
 
     topic: str
     topic_id: str
@@ -100,23 +99,15 @@ class Intent:
         """Name of the intent's file."""
         return f"{self.id}{INTENT}"
 
-    @property
-    def names_offsets(self) -> bool:
-        """True if the offsets are known, because the committing process held all partitions."""
-        return all(part.offset >= 0 for part in self.parts)
-
-    def at(self, offsets: Mapping[int, int]) -> Intent:
-        """Return a copy with these offsets, by part number, for parts without one."""
-        parts = (
-            replace(part, offset=offsets.get(number, -1)) if part.offset < 0 else part
-            for number, part in enumerate(self.parts)
-        )
+    def at(self, offsets: Sequence[int]) -> Intent:
+        """Return a copy whose parts begin at these offsets."""
+        parts = (replace(part, offset=offset) for part, offset in zip(self.parts, offsets, strict=True))
         return replace(self, parts=tuple(parts))
 
     @property
     def offsets(self) -> dict[tuple[str, int], range]:
-        """Offsets of the records by topic and partition. Parts whose topic was deleted are left out."""
-        return {part.order: part.offsets for part in self.parts if part.offset >= 0}
+        """Offsets of the records by topic and partition."""
+        return {part.order: part.offsets for part in self.parts}
 
     def encode(self) -> bytes:
         """Return the content of the file."""
@@ -163,7 +154,7 @@ class Intent:
                     _count(each["partition"]),
                     _count(each["count"]),
                     tuple(Piece(_file(file), *map(_count, numbers)) for file, *numbers in each["pieces"]),
-                    _offset(each["offset"]),
+                    _count(each["offset"]),
                     int(each.get("digest", "0"), 16),
                 )
                 for each in fields["parts"]
@@ -259,10 +250,6 @@ def _count(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not an integer, at least 0")
     return value
-
-
-def _offset(value: object) -> int:
-    return -1 if type(value) is int and value == -1 else _count(value)
 
 
 def _file(value: object) -> str:

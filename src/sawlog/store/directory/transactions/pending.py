@@ -3,17 +3,13 @@
 
 ```
 staging/
-  <id>.proposal                an intent before it is committed
   <id>.intent                  committed, not completed
-  <id>.at.<n>.<offset>         part n begins at that offset; nothing else is appended there before it is marked
   <id>.applied.<n>             part n is in its log, durably, or its topic is deleted
-  <id>.applied.<n>.<offset>    the same, with the offset, if the intent does not name it
   =<name>.name                 locked while a transaction of that name commits; removed afterwards
   =<name>.committed            the last intent of that name, without its batches
 ```
 
-Notes (`.at.`) and marks (`.applied.`) are empty files: the name holds the information, and one sync of the directory
-makes it durable. A note becomes a mark by a rename. `commits` explains the protocol.
+Marks (`.applied.`) are empty files: the name holds the information. `commits` explains the protocol.
 
 The last intent of a name identifies a replay, so it is kept as long as a replay is possible: until all its topics are
 deleted (a recreated topic has another id), or until nothing was committed under the name for `KEPT_MS`. That bounds the
@@ -21,8 +17,8 @@ number of these files to the names used in the last weeks. An intent gets this n
 Its batches are truncated once the rename is durable, without a sync: after a power cut they may reappear, and `sweep`
 truncates them again.
 
-Safe for threads and processes. `propose`, `accept`, `record`, `revoke` and `complete` are for the process that holds
-the staged transaction; `note` and `mark` for the process that holds the partition.
+Safe for threads and processes. `record`, `revoke` and `complete` are for the process that holds the staged transaction;
+`mark` for the process that holds the partition.
 """
 
 from __future__ import annotations
@@ -31,14 +27,13 @@ import errno
 import logging
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 
 from ....clock import Deadline, now_ms
 from ....errors import CorruptFile, DirectoryLocked, SawlogError, StorageError
-from ....storage import Directory, Lock, checksummed
+from ....storage import Directory, Lock
 from ...names import quoted
 from .intent import INTENT, Intent, Part, end_of_document
-from .staging_directory import APPLIED, AT, NOTE_MARK, StagingDirectory, is_note, lock_owner, remove_all
+from .staging_directory import APPLIED, NOTE_MARK, StagingDirectory, is_note, lock_owner, remove_all
 
 #: Time for which an unused name is remembered. A query that is restarted later, after being killed between a commit and
 #: Spark's own record of it, stores that micro-batch twice.
@@ -103,13 +98,6 @@ class CommittedNames:
         if self._staging.exists(intent.file) and (known is None or sequence_of(known) < sequence_of(intent)):
             self._staging.rename(intent.file, file)
 
-    def put(self, intent: Intent) -> None:
-        """Like `take`, for an intent whose file lacks the offsets: write a note with them. The file stays."""
-        assert intent.name is not None
-        known = self.find(intent.name)
-        if known is None or sequence_of(known) < sequence_of(intent):
-            checksummed.store(self._staging, _file(intent.name, _COMMITTED), replace(intent, data=b"").fields())
-
     def strip(self, name: str) -> None:
         """Truncate the batches of a note whose name is durable. Earlier, a power cut could turn it back into an intent
         that needs them."""
@@ -164,19 +152,6 @@ def _file(name: str, suffix: str) -> str:
     return f"{NOTE_MARK}{quoted(name)}{suffix}"
 
 
-_PROPOSAL = ".proposal"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Placement progress of an intent: offsets of its parts by number."""
-
-    #: Parts that have been started.
-    noted: dict[int, int] = field(default_factory=dict)
-    #: Parts that are placed; -1 if the intent names the offset or the topic is deleted.
-    applied: dict[int, int] = field(default_factory=dict)
-
-
 class PendingTransactions:
     """Intents of one store."""
 
@@ -202,10 +177,6 @@ class PendingTransactions:
         found = (self._load(name) for name in self._staging.directory.names() if name.endswith(INTENT))
         return sorted((intent for intent in found if intent is not None), key=lambda intent: intent.at_ms)
 
-    def find(self, id_: str) -> Intent | None:
-        """Return the intent of an id; None if it is not committed or already completed."""
-        return self._load(f"{id_}{INTENT}")
-
     def _load(self, name: str) -> Intent | None:
         """Read an intent. `CorruptFile` if it is damaged: the promised offsets are then unknown."""
         staging = self._staging.directory
@@ -229,7 +200,7 @@ class PendingTransactions:
         if not self._staging.exists():
             return None
         # Pending intents first: one that is completed meanwhile is then found as a note.
-        known = [intent.at(self.progress(intent).applied) for intent in self.intents() if intent.name == name]
+        known = [intent for intent in self.intents() if intent.name == name]
         note = self.names.find(name)
         return max([*known, *([note] if note is not None else [])], key=sequence_of, default=None)
 
@@ -238,23 +209,6 @@ class PendingTransactions:
     def record(self, intent: Intent) -> None:
         """Write an intent. When this returns, the transaction is committed, durably."""
         self._staging.store(intent.file, intent.encode())
-
-    def propose(self, intent: Intent) -> None:
-        """Write a proposed intent for other processes to check. It promises nothing and need not survive a crash."""
-        self._staging.store(f"{intent.id}{_PROPOSAL}", intent.encode(), durable=False)
-
-    def proposal(self, id_: str) -> Intent:
-        """Read a proposed intent."""
-        name = f"{id_}{_PROPOSAL}"
-        return Intent.decode(self._staging.directory.read(name), f"{self.path}/{name}")
-
-    def accept(self, intent: Intent) -> None:
-        """Turn the proposal into the intent. When this returns, the transaction is committed, durably."""
-        staging = self._staging.directory
-        with closing(staging.open(f"{intent.id}{_PROPOSAL}")) as storage:
-            storage.sync()
-        staging.rename(f"{intent.id}{_PROPOSAL}", intent.file)
-        staging.sync()
 
     def revoke(self, intent: Intent) -> None:
         """Remove an intent of which no log contains anything."""
@@ -267,41 +221,23 @@ class PendingTransactions:
 
     # --- parts
 
-    def progress(self, intent: Intent) -> Progress:
-        """Return which parts have been started and which are placed."""
-        found = Progress()
-        for name in self._staging.directory.names():
-            for kind, numbers in ((AT, found.noted), (APPLIED, found.applied)):
-                if name.startswith(f"{intent.id}{kind}"):
-                    number, _, offset = name.removeprefix(f"{intent.id}{kind}").partition(".")
-                    if number.isdecimal() and (offset.isdecimal() or not offset):
-                        numbers[int(number)] = int(offset or -1)
-        return found
+    def applied(self, intent: Intent) -> set[int]:
+        """Return the numbers of the parts that are marked as placed."""
+        start = f"{intent.id}{APPLIED}"
+        found = (name.removeprefix(start) for name in self._staging.directory.names() if name.startswith(start))
+        return {int(number) for number in found if number.isdecimal()}
 
     def unmarked(self, intent: Intent) -> list[tuple[int, Part]]:
         """Return the parts that are not known to be placed, with their numbers."""
-        applied = self.progress(intent).applied
+        applied = self.applied(intent)
         return [(number, part) for number, part in enumerate(intent.parts) if number not in applied]
 
-    def note(self, intent: Intent, number: int, offset: int, before: int | None = None) -> None:
-        """Record durably where a part will begin, replacing the earlier note `before` if there is one."""
-        staging, name = self._staging.directory, f"{intent.id}{AT}{number}."
-        if before is None:
-            self._staging.store(f"{name}{offset}", b"", durable=False)
-        else:
-            staging.rename(f"{name}{before}", f"{name}{offset}")
-        staging.sync()
-
-    def mark(self, intent: Intent, number: int, offset: int | None = None) -> None:
-        """Record durably that a part is placed: at the noted `offset`, or without one at the offset of the intent, or
-        because its topic is deleted. Complete the intent if this was the last part and the process that committed it is
-        dead."""
-        staging, name = self._staging.directory, f"{intent.id}{APPLIED}{number}"
-        if offset is not None:
-            staging.rename(f"{intent.id}{AT}{number}.{offset}", f"{name}.{offset}")
-            staging.sync()
-        elif staging.exists(intent.file) and number not in self.progress(intent).applied:
-            staging.create(name).close()
+    def mark(self, intent: Intent, number: int) -> None:
+        """Record durably that a part is placed, or that its topic is deleted. Complete the intent if this was the last
+        part and the process that committed it is dead."""
+        staging = self._staging.directory
+        if staging.exists(intent.file) and number not in self.applied(intent):
+            staging.create(f"{intent.id}{APPLIED}{number}").close()
         self.complete_if_done(intent)
 
     # --- completing
@@ -333,14 +269,11 @@ class PendingTransactions:
     def complete(self, intent: Intent) -> None:
         """Remove the intent of a fully placed transaction, or turn it into the note of its name."""
         staging = self._staging.directory
-        names_offsets = intent.names_offsets
-        if intent.name is not None and names_offsets:
+        if intent.name is not None:
             self.names.take(intent)
-        elif intent.name is not None and self.is_pending(intent):
-            self.names.put(intent.at(self.progress(intent).applied))
         staging.remove(intent.file)
         staging.sync()
-        if intent.name is not None and intent.data and names_offsets:
+        if intent.name is not None and intent.data:
             self.names.strip(intent.name)
 
     def forget(self, is_there: Callable[[str], bool]) -> None:

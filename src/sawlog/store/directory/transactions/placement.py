@@ -1,13 +1,12 @@
 """`Placement`: appends the batches of a part to its log.
 
-A large file with the batches of one partition becomes a segment (`sawlog.log.ingest`); smaller ones are copied. If the
-intent names the offset, it is compared with the end of the log to find out what is already there. Otherwise the offset
-is noted before anything is appended, and the note is compared (see `commits`).
+A large file with the batches of one partition becomes a segment (`sawlog.log.ingest`); smaller ones are copied. The
+offset in the intent is compared with the end of the log to find out what is already there (see `commits`).
 
 `FileNumbering` fills in the offsets of staged files and syncs several files concurrently: the sync after numbering
 dominates, so the files of a transaction do not wait for each other.
 
-Threads: except for `prepare` and `carry_out`, the caller holds the log (`Log._hold`) or has just taken its lock.
+Threads: the caller holds the log (`Log._hold`) or has just taken its lock.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from types import TracebackType
 
 from ....batch import kernel
 from ....batch.header import BatchSpan, batch_spans
-from ....errors import CorruptFile, SawlogError
+from ....errors import CorruptFile
 from ....log.ingest import NumberedFile
 from ....log.log import Log
 from .intent import Intent, Part, Piece
@@ -181,22 +180,18 @@ class Placement:
 
     def _bring(self, intent: Intent, number: int, part: Part, log: Log) -> None:
         """Place one part, unless it is already placed."""
-        done = self._pending.progress(intent)
         # Check the mark first: marks are removed after the intent, so if a part is not marked and its intent still
         # exists afterwards, the part is not placed.
-        if number in done.applied or not self._pending.is_pending(intent):
+        if number in self._pending.applied(intent) or not self._pending.is_pending(intent):
             return
-        # The process that wrote the intent or the note may have died before its name was durable. A power cut would
-        # then leave half a transaction, or place a part twice.
+        # The process that wrote the intent may have died before its name was durable. A power cut would then leave half
+        # a transaction.
         self._pending.settle()
-        if part.offset >= 0:
-            self._apply(intent, part, log)
-            self._pending.mark(intent, number)
-        else:
-            self._pending.mark(intent, number, self._apply_noted(intent, number, part, log, done.noted.get(number)))
+        self._apply(intent, part, log)
+        self._pending.mark(intent, number)
 
     def _apply(self, intent: Intent, part: Part, log: Log) -> None:
-        """Place the missing batches of a part whose offset is in the intent."""
+        """Place the missing batches of a part."""
         there = log.next_offset - part.offset
         if there < 0:
             _logger.warning("%s ends before offset %s, which once was its end", log.path, part.offset)
@@ -204,55 +199,6 @@ class Placement:
             self.place(intent, part, log, max(there, 0))
         else:
             log.sync()
-
-    def _apply_noted(self, intent: Intent, number: int, part: Part, log: Log, noted: int | None) -> int:
-        """Place the missing batches of a part whose offset is in its note, and return that offset. Writes the note
-        first if the part is not started."""
-        log.sync()  # records before the part must not be lost once the note exists
-        if noted is None or noted > log.next_offset:
-            self._pending.note(intent, number, log.next_offset, noted)
-            noted = log.next_offset
-        there = log.next_offset - noted
-        if there < part.count:
-            with log._appending():  # readers see all of the part or nothing
-                self.place(intent, part, log, there)
-        log.sync()
-        return noted
-
-    # --- for a partition that is in use
-
-    def prepare(self, intent: Intent, number: int, log: Log) -> None:
-        """Before the commit point, raise any error that would prevent a part from being placed."""
-        part = intent.parts[number]
-        self.carry_out(part, log)
-        count = 0
-        for piece in part.pieces:
-            if is_adoptable(piece):
-                count += log._check_file(self._staging.directory, piece.file)
-                continue
-            for raw, batches in self._groups(intent, piece):
-                log._check_batches(raw)
-                count += sum(each.offsets for each in batches)
-        self._check_count(part, count)
-        with log._hold():
-            self.claim(part, log)
-
-    def carry_out(self, part: Part, log: Log) -> None:
-        """Place everything committed for the partition of a part. If that fails, the log accepts nothing else: its lock
-        is released, and the next process that takes it, possibly this one, places the part first."""
-        failed = False
-        try:
-            with log._hold():
-                try:
-                    self.roll_forward(part.topic_id, part.partition, log)
-                except BaseException as error:
-                    failed = True
-                    log._fail(error)
-                    raise
-        finally:
-            if failed:
-                with suppress(SawlogError):  # open writers cannot flush to a failed log
-                    log._release()
 
 
 def _number_again(data: bytearray, batches: Sequence[BatchSpan]) -> None:

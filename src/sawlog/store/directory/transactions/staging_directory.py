@@ -5,8 +5,7 @@ staging/
   <id>.owner             locked by the process that stages; if it is not locked, the files of <id> may be removed
   <id>.<label>.batches   complete batches, contiguous
   <id>.<label>.lease     staged for another process to commit: not removed before that time
-  <id>.proposal          the intent before it is committed
-  <id>.at.<n>.<offset>, <id>.applied.<n>    progress of placing the intent: see pending
+  <id>.applied.<n>       progress of placing the intent: see pending
 ```
 
 A `StagedTransaction` belongs to the process that holds the lock of its owner file. Files staged by the tasks of a job
@@ -37,8 +36,8 @@ _OWNER = ".owner"
 NOTE_MARK = "="
 #: Suffixes of staged files and of leases.
 BATCHES, LEASE = ".batches", ".lease"
-#: Separator between id and part number in the names of notes and of marks.
-AT, APPLIED = ".at.", ".applied."
+#: Separator between id and part number in the names of marks.
+APPLIED = ".applied."
 
 _logger = logging.getLogger("sawlog")
 
@@ -151,8 +150,8 @@ def remove_all(staging: Directory, id_: str) -> None:
 
 
 def leaves_traces(names: Iterable[str], id_: str) -> bool:
-    """Return whether a part of this id's intent was placed or started."""
-    return any(name.startswith((f"{id_}{AT}", f"{id_}{APPLIED}")) for name in names)
+    """Return whether a part of this id's intent was placed."""
+    return any(name.startswith(f"{id_}{APPLIED}") for name in names)
 
 
 def remove_label(staging: Directory, id_: str, label: str) -> None:

@@ -8,9 +8,9 @@ with store.transaction() as tx:
 
 Leaving the block commits; leaving it by an exception stores nothing. Records are encoded when they are added, so
 invalid ones are refused immediately. Up to a megabyte stays in memory, more goes to a file. Locks are taken only at the
-commit; parts for partitions that other processes hold are forwarded to these. No record is visible before the commit.
-During it, a reader may see the records of one partition a moment before those of another; after a crash in the middle,
-until the holders or the next process that opens the store for writing have completed it. `commits` explains how.
+commit. No record is visible before the commit. During it, a reader may see the records of one partition a moment before
+those of another; after a crash in the middle, until the next process that writes has completed it. `commits` explains
+how.
 
 `store.transaction(name="query-17", sequence=5)` is stored once, however often it is retried: if that sequence of that
 name, or a later one, is already stored, `replayed` is True and committing does nothing. A replay of the last sequence
@@ -23,8 +23,7 @@ Threads: several may add to one transaction.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import Literal, Protocol
@@ -273,14 +272,6 @@ class BufferedTransaction:
         """Return the log that a part goes to."""
         return self._parts[part.order].topic.partition(part.partition)
 
-    @contextmanager
-    def lending(self) -> Iterator[None]:
-        """Lease the locks that are taken within this block: see `OpenPartitions.lending`."""
-        with ExitStack() as each:
-            for part in self._parts.values():
-                each.enter_context(part.topic._partitions.lending(part.number))
-            yield
-
     def end(self, *, pending: bool) -> None:
         """Discard everything. Removes the staged files unless `pending`: an intent needs them then."""
         self._parts = {}
@@ -383,8 +374,8 @@ class DirectoryTransaction(Transaction):
     def commit(self) -> PlacedOffsets:
         """Store everything and return the offsets by (topic, partition). If this raises, nothing is stored, unless the
         error is `TransactionPending`. `ReplayMismatch`: this name and sequence are stored with different records.
-        `DirectoryLocked`: another process holds one of the partitions and accepts no forwarded parts, or does not
-        answer."""
+        `DirectoryLocked`: other processes write to one of the partitions, and this one did not get its turn in
+        time."""
         with self._lock:
             if self._state == "committed":
                 return self._offsets
@@ -410,16 +401,15 @@ class DirectoryTransaction(Transaction):
         if not self._buffered.seal_all() and self.name is None:
             return
         stage, data = self._buffered.stage()
-        with self._buffered.lending():
-            intent = self._intents.commit(
-                stage,
-                self._buffered.parts(),
-                self._buffered.log_of,
-                data=data,
-                name=self.name,
-                sequence=self.sequence,
-                lock_timeout_s=self._lock_timeout_s,
-            )
+        intent = self._intents.commit(
+            stage,
+            self._buffered.parts(),
+            self._buffered.log_of,
+            data=data,
+            name=self.name,
+            sequence=self.sequence,
+            lock_timeout_s=self._lock_timeout_s,
+        )
         self._offsets = intent.offsets
         if intent.id != stage.id:  # another process was first with this sequence
             self._take_over(intent)

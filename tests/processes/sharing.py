@@ -1,6 +1,6 @@
-"""Processes that hold partitions and processes that forward to them, forked from one that has imported the library.
+"""Processes that write to the same partitions, forked by one that has Python ready.
 
-python -m tests.processes.handing
+python -m tests.processes.sharing
 
 It reads one JSON object per line:
 
@@ -9,9 +9,8 @@ It reads one JSON object per line:
 
 and prints one per line: {"tag": TAG, "said": SOMETHING}, first ["started", PID]; {"tag": "", "said": [PID, EXIT CODE]}.
 
-A child with `stop_at` stops before its n-th call to the disk (calls for checkpoints do not count), after printing
-"stopped"; with `stop_at` 0 it counts its calls. Of a process that holds partitions, only calls for requests of other
-processes count.
+A child with `stop_at` stands still before its n-th call to the disk (those for checkpoints do not count), after it has
+said "stopped"; with `stop_at` 0 it counts them. `after_commit` counts from the one that writes the intent.
 """
 
 from __future__ import annotations
@@ -24,18 +23,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
-import sawlog.store.directory.store
-from sawlog.errors import DirectoryLocked, SawlogError
+from sawlog.errors import SawlogError
 from sawlog.storage import FileDirectory
-from sawlog.store.directory.forwarding.listener import SocketListener
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing.faulty import Call, FaultyDirectory
 
 from .ending import Ending
-from .locking import in_child, refused
 
 Say = Callable[[object], None]
 
@@ -43,12 +39,11 @@ Say = Callable[[object], None]
 class Stopping:
     """A directory that stops the process before one of its calls."""
 
-    def __init__(self, path: str, say: Say, stop_at: int, *, workers_only: bool) -> None:
+    def __init__(self, path: str, say: Say, stop_at: int, after_commit: int) -> None:
         self.inner = FileDirectory(path)
         self.directory = FaultyDirectory(self.inner)
         self._say = say
-        self._stop_at = stop_at
-        self._workers_only = workers_only
+        self._stop_at, self._after_commit = stop_at, after_commit
         self.count = 0
         #: Number of the call that was the commit point of a transaction.
         self.committed = 0
@@ -59,56 +54,41 @@ class Stopping:
         self.directory.before = self._before
 
     def _before(self, call: Call) -> None:
-        name = threading.current_thread().name
-        if "checkpoint" in call.name or (self._workers_only and not name.startswith("sawlog-background-work")):
+        if "checkpoint" in call.name:
             return
         with self._lock:
             self.count += 1
-            if call.operation == "rename" and call.name.endswith(".proposal"):
+            if call.operation == "replace" and call.name.endswith(".intent"):
                 self.committed = self.count
             reached = self.count == self._stop_at
+            reached |= self.committed > 0 < self._after_commit == self.count - self.committed
         if reached:
             self._say("stopped")
             time.sleep(600)
 
 
-def opened(
-    path: str, say: Say, stop_at: int | None, *, workers_only: bool, **options: Any
-) -> tuple[DirectoryStore, Stopping]:
-    """Open a store whose directory stops on demand and still supports sockets."""
-    stopping = Stopping(path, say, stop_at or 0, workers_only=workers_only)
-    if stop_at is None:
-        return DirectoryStore.open(path, maintenance_interval_s=None, **options), stopping
-    sawlog.store.directory.store.listener_for = lambda _: SocketListener(stopping.inner)
-    return DirectoryStore.open(stopping.directory, maintenance_interval_s=None, **options), stopping
+def opened(path: str, say: Say, stop_at: int | None, after_commit: int = 0) -> tuple[DirectoryStore, Stopping]:
+    """Open a store whose directory stands still on demand."""
+    stopping = Stopping(path, say, stop_at or 0, after_commit)
+    place = path if stop_at is None else stopping.directory
+    return DirectoryStore.open(place, maintenance_interval_s=None), stopping
 
 
 # --- roles
 
 
-def hold(
-    say: Say, path: str, topic: str, partitions: list[int], stop_at: int | None = None, busy: bool = False
-) -> None:
-    """Hold partitions until SIGTERM; a busy process appends to them all the time."""
-    store, stopping = opened(path, say, stop_at, workers_only=True)
+def hold(say: Say, path: str, topic: str, partitions: list[int]) -> None:
+    """Keep the turns of partitions until SIGTERM."""
+    store = DirectoryStore.open(path, maintenance_interval_s=None)
     ended = Ending()
     ended.listen()
-    for number in partitions:
-        try:
-            store[topic].partition(number).append(b"held")  # through the log, which keeps the lock
-        except DirectoryLocked:
-            store[topic].append(b"held", partition=number)
-    stopping.arm()
-    say("ready")
-    count = 0
-    while not ended.wait(0.001 if busy else None):
+    with ExitStack() as held:
         for number in partitions:
-            value = b"own %d %d" % (os.getpid(), count)
-            store[topic].append(value, partition=number)
-            say(f"stored {number} {value.decode()}")
-        count += 1
+            held.enter_context(store[topic].partition(number)._hold())
+            store[topic].append(b"held", partition=number)
+        say("ready")
+        ended.wait(None)
     store.close()
-    say(stopping.count)
 
 
 def commit(
@@ -120,11 +100,12 @@ def commit(
     name: str | None = None,
     sequence: int | None = None,
     stop_at: int | None = None,
+    after_commit: int = 0,
     timeout_s: float = 20.0,
     size: int = 0,
 ) -> None:
-    """Commit a transaction and print the outcome."""
-    store, stopping = opened(path, say, stop_at, workers_only=False)
+    """One transaction; say what became of it."""
+    store, stopping = opened(path, say, stop_at, after_commit)
     try:
         tx = store.transaction(name, sequence, lock_timeout_s=timeout_s)
         for number in partitions:
@@ -139,17 +120,8 @@ def commit(
     say([stopping.count, stopping.committed])
 
 
-def append(say: Say, path: str, topic: str, partition: int, value: str, timeout_s: float = 20.0) -> None:
-    """Append once and print the outcome."""
-    with DirectoryStore.open(path, maintenance_interval_s=None, handover_timeout_s=timeout_s) as store:
-        try:
-            say(store[topic].append(value.encode(), partition=partition).offset)
-        except SawlogError as error:
-            say(type(error).__name__)
-
-
 def stream(say: Say, path: str, topic: str, tag: str, form: str, first: int = 0, count: int | None = None) -> None:
-    """Append numbered records in one form, up to a count, and print the acknowledged ones."""
+    """Append numbered records in one form until the count is reached, then stay; say which are acknowledged."""
     store = DirectoryStore.open(path, maintenance_interval_s=None)
     into = store[topic]
     number = first
@@ -171,32 +143,13 @@ def stream(say: Say, path: str, topic: str, tag: str, form: str, first: int = 0,
                     tx.append(into, value.encode(), partition=each)
         say(f"stored {partition} {value}")
         number += 1
-    store.close()
-
-
-def fork(say: Say, path: str, topic: str, partition: int) -> None:
-    """Forward an append, then fork: the child does not use the parent's connections and opens its own store."""
-    store = DirectoryStore.open(path, maintenance_interval_s=None)
-    store[topic].append(b"parent", partition=partition)
-
-    def child() -> None:
-        refused(lambda: store[topic].append(b"with the parent's store", partition=partition))
-        with DirectoryStore.open(path, maintenance_interval_s=None) as own:
-            own[topic].append(b"child", partition=partition)
-        store.close()
-
-    in_child(child)
-    store[topic].append(b"parent again", partition=partition)
-    store.close()
-    say("done")
+    time.sleep(600)
 
 
 ROLES: dict[str, Callable[..., None]] = {
     "hold": hold,
     "commit": commit,
-    "append": append,
     "stream": stream,
-    "fork": fork,
 }
 
 

@@ -1,1 +1,0 @@
-"""Forwarding of appends and transactions to the process that holds a partition's lock."""
