@@ -41,7 +41,7 @@ from ..batch import kernel
 from ..batch.build import NO_PRODUCER, Encoded, EncoderOptions, Producer
 from ..batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ..batch.inputs import RecordInput, record_error
-from ..clock import Stopwatch, now_ms
+from ..clock import Deadline, Stopwatch, now_ms
 from ..config import Interval, LogConfig
 from ..errors import (
     InvalidConfig,
@@ -98,6 +98,8 @@ _BEGINNING = "beginning"
 _CONTEXTLIB = contextlib.__file__
 #: Time for which a sync that needs a turn waits for the log's lock before it looks again.
 _LOCK_RETRY_S = 0.001
+#: Time for which a process that has seen others write expects them to go on.
+_CONTENTION_S = 0.1
 
 
 class TurnOwner(Protocol):
@@ -114,6 +116,7 @@ class Appender(kernel.AppenderFields):
     """The writing half of a log."""
 
     __slots__ = (
+        "_contended",
         "_past",
         "_saved",
         "active",
@@ -124,7 +127,6 @@ class Appender(kernel.AppenderFields):
         "durability",
         "durability_callbacks",
         "encoders",
-        "generation",
         "has_begun",
         "held",
         "lineage",
@@ -168,7 +170,7 @@ class Appender(kernel.AppenderFields):
         self.lock = forkable(threading.RLock())
         self.active = ActiveSegment(directory, config, segments, self.save_if_possible)
         self.durability = self.active.durability
-        self.durability.sync_with(self._sync_in_turn)
+        self.durability.sync_with(self._sync)
         self.checkpoints = Checkpointer(directory, segments, self.durability)
         self.encoders = EncoderPool(recipe_of(config))
         #: For streams, which are not compressed and are exempt from `max_record_bytes`.
@@ -199,10 +201,10 @@ class Appender(kernel.AppenderFields):
         self.disowned = False
         #: Held, within the lock, by a caller that needs the turn to last.
         self.pinned = forkable(threading.RLock())
-        #: Generation of the log at the start of the turn, what has to stay the same for other processes to catch up,
-        #: and the time since then and since the last checkpoint of a turn.
-        self.generation = 0
+        #: What has to stay the same for other processes to catch up, the time since the start of the turn and since the
+        #: last checkpoint of a turn, and when this process stops expecting others to write.
         self._past: object = None
+        self._contended = Deadline(0.0)
         self.turn, self._saved = Stopwatch(), Stopwatch()
         self.placer = self._new_placer()
         self._show_known()
@@ -580,6 +582,8 @@ class Appender(kernel.AppenderFields):
         """Announce a change of the log's files that cannot be undone, only finished by the next open. If an interrupt
         prevents `end_change`, the next holder of the lock stops writing."""
         self.active.unfinished = CHANGE
+        if self.owner is not None:
+            self.durability.begin_generation()
 
     def end_change(self) -> None:
         """Record that the change is complete, or completely undone."""
@@ -676,6 +680,8 @@ class Appender(kernel.AppenderFields):
     def take_turns(self, owner: TurnOwner | None) -> None:
         """Take turns from now on; None: keep the lock until the log is closed."""
         self.owner = owner
+        if owner is not None and self.durability.words is not None:
+            self.durability.share()
 
     def forget_turns(self) -> None:
         """In a forked child: the turns are the parent's."""
@@ -690,9 +696,9 @@ class Appender(kernel.AppenderFields):
         words = self.durability.words
         if words is not None:
             if not in_order:
-                words.recovered()
+                self.durability.begin_generation(recovered=True)
             words.mark_in_use()
-            self.generation = words.generation
+            self.durability.generation = words.generation
             self.placer.watch(words.view, WANTED_AT)
         self._past = self._state()
         self.turn.restart()
@@ -707,6 +713,8 @@ class Appender(kernel.AppenderFields):
         long enough. The caller holds the lock."""
         words = self.durability.words
         if self.parked:
+            with self.active.lock:
+                pass  # this process's fsync ends before it keeps others waiting for their turns
             owner.rejoin(self)
         elif words is not None and words.is_wanted and self.turn.elapsed_s >= TURN_S:
             turns = words.turns
@@ -725,8 +733,6 @@ class Appender(kernel.AppenderFields):
             return False
         try:
             self.active.truncate_leftover()
-            if not self.durability.publishes_written and self.durability.synced != self.active.tail:
-                self.active.sync_now()
             if self._saved.elapsed_s * 1000 >= self.config.checkpoint_interval_ms:
                 self._saved.restart()
                 self.checkpoints.save_if_moved()
@@ -750,15 +756,18 @@ class Appender(kernel.AppenderFields):
         words = self.durability.words
         if words is not None and not self.disowned:
             if self._state() != self._past:
-                words.next_generation()
-                self.generation = words.generation
+                self.durability.begin_generation()
             words.finish(self.active.tail, clean=clean)
 
     def continue_turn(self, held: Lock) -> bool:
         """Continue under a lock that was taken for another turn; return False if the log has to be opened again. The
         caller holds the lock of the log."""
         words = self.durability.words
-        if words is None or words.generation != self.generation or not self.resume(held, words.end):
+        if words is None or words.generation != self.durability.generation:
+            return False
+        if words.end != self.active.tail:
+            self._expect_others()
+        if not self.resume(held, words.end):
             return False
         self.checkpoints.resume(self.segments.epochs)
         if words.is_clean:
@@ -793,21 +802,39 @@ class Appender(kernel.AppenderFields):
         self.parked = False
         self.placer.resume()
 
-    def _sync_in_turn(self) -> int:
-        """Sync the active segment. Between two turns, another turn is taken for that: a failed sync has to be noticed
-        by a process that has the lock."""
+    def _sync(self) -> int:
+        """Sync the active segment for group commit, in a turn or between two. If other processes write too, end the
+        turn first, so that they need not wait for the disk."""
+        if self.owner is None or self.durability.words is None:
+            return self.active.sync()
+        if not self.parked and (self.durability.words.is_wanted or not self._contended.passed):
+            self._end_turn_soon()
         while True:
             with self.active.lock:
-                if not self.parked:
-                    return self.active.sync()
-                if not self.durability.publishes_written:
-                    return self.durability.written[0]  # synced at the end of the turn
-            # Not for long: another thread that has the lock may wait for this sync.
+                reached = self.durability.sync_among_others(self.active.sync)
+            if reached >= 0:
+                return reached
+            # Learn in a turn what has become of the log. Another thread that has the lock may wait for this sync.
             if self.lock.acquire(timeout=_LOCK_RETRY_S):
                 try:
+                    self.end_turn()
                     self.check_open()
                 finally:
                     self.lock.release()
+
+    def _end_turn_soon(self) -> None:
+        """End the turn, unless another thread is appending."""
+        if self.lock.acquire(blocking=False):
+            try:
+                if self.durability.words is not None and self.durability.words.is_wanted:
+                    self._expect_others()
+                self.end_turn()
+            finally:
+                self.lock.release()
+
+    def _expect_others(self) -> None:
+        """Expect other processes to write soon."""
+        self._contended = Deadline(_CONTENTION_S)
 
     def pause(self) -> None:
         """Refuse to append until `resume`: the lock is about to be released."""
@@ -871,7 +898,7 @@ class Appender(kernel.AppenderFields):
         self.held.release()
         self.segments.close()
         self.placer.watch(None, 0)
-        self.durability.close()
+        self.durability.close(last=not self.parked)
 
     def _save_caches(self) -> None:
         """Write the index and the producer state on close, without syncing them: damage after a power cut is detected

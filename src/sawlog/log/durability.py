@@ -64,6 +64,8 @@ DurabilityCallback = Callable[[BaseException | None], None]
 _CLEANUP_ATTEMPTS = 10
 #: Attempts to read the ends in order before they count as inconsistent.
 _READ_ATTEMPTS = 10_000
+#: Maximum wait for a process that is stopped while it publishes.
+_EXCLUSIVE_S = 30.0
 #: (offset, base offset of the segment, position in its file)
 Tail = tuple[int, int, int]
 
@@ -83,7 +85,9 @@ class Durability(kernel.DurabilityFields):
         "_waiting",
         "durable",
         "durable_offset",
+        "generation",
         "identity",
+        "is_shared",
         "previous",
         "words",
     )
@@ -124,6 +128,10 @@ class Durability(kernel.DurabilityFields):
         self._leader: threading.Lock | None = None
         self._leader_thread = 0
         self._waiting: list[tuple[int, threading.Lock]] = []
+        #: True if other processes take turns with this one. Then each of them syncs and publishes.
+        self.is_shared = False
+        #: Generation of the log that this process knows (see turns.py).
+        self.generation = 0
         self.open_published(directory)
 
     def open_published(self, directory: Directory) -> None:
@@ -142,11 +150,17 @@ class Durability(kernel.DurabilityFields):
         """Sync by this call from now on."""
         self._sync = sync
 
-    def close(self) -> None:
-        """Close the published file. The published offset stays valid."""
-        self._store, self._slots, self.words = _discard, None, None
+    def share(self) -> None:
+        """Publish together with other processes from now on."""
+        self.is_shared = True
+        if not self.publishes_written:
+            self._segments.learn = self.learn
+
+    def close(self, *, last: bool = True) -> None:
+        """Close the published file. The published offset stays valid. `last`: this process has published it."""
+        self._store, self._slots, self.words, self._segments.learn = _discard, None, None, None
         if self._published is not None:
-            self._published.close()
+            self._published.close(last=last)
 
     # --- the ends
 
@@ -168,7 +182,69 @@ class Durability(kernel.DurabilityFields):
     def publish(self, offset: int) -> None:
         """Make the records below `offset` visible."""
         self._check(offset)
-        self._publish(offset)
+        self._show(offset)
+
+    def _show(self, offset: int, *, lower: bool = False) -> None:
+        """Make the records below `offset` visible. Of several processes that publish what they have synced, the largest
+        end counts, unless this one is to `lower` it."""
+        words, published = self.words, self._published
+        if not self.is_shared or self.publishes_written or words is None or published is None:
+            self._publish(offset)
+            return
+        with published.exclusive(_EXCLUSIVE_S):
+            if words.generation != self.generation:
+                return  # what this process has synced has been truncated or recovered
+            end, epoch = published.load() or (offset, self.epoch)
+            if lower or end <= offset:
+                self._publish(offset)
+            else:
+                self._segments.set_visible(min(end, self.written[0]))
+                if epoch < self.epoch:
+                    self._store(end, self.epoch)
+
+    def learn(self) -> None:
+        """Learn what other processes have made durable."""
+        words, published = self.words, self._published
+        if not self.is_shared or self.publishes_written or words is None or published is None:
+            return
+        found = published.load()
+        if found is None or found[0] <= self.durable_offset or words.generation != self.generation:
+            return  # a generation begins before its ends are published, so these ends are of this one
+        with self._mutex:
+            offset = min(found[0], self.written[0])
+            if offset > self.durable_offset:
+                self._segments.set_visible(offset)
+                self.durable_offset = offset
+                if self._segments.waiting:
+                    self._segments.wake()
+
+    def sync_among_others(self, sync: Callable[[], int]) -> int:
+        """Run this sync while other processes may append and sync; return the end that it has reached, or -1 if the log
+        has been truncated, recovered, or has to be recovered."""
+        words, published = self.words, self._published
+        assert words is not None
+        assert published is not None
+        with published.exclusive(_EXCLUSIVE_S):
+            begun = words.begin_sync(self.generation)
+        if begun is None:
+            return -1
+        generation, failed = self.generation, True
+        try:
+            reached = sync()
+            failed = False
+        finally:
+            with published.exclusive(_EXCLUSIVE_S):
+                words.end_sync(begun, failed=failed)
+        return reached if words.allows_sync(generation) else -1
+
+    def begin_generation(self, *, recovered: bool = False) -> None:
+        """Tell other processes that they know another log: before its ends are lowered."""
+        words, published = self.words, self._published
+        if words is None or published is None:
+            return
+        with published.exclusive(_EXCLUSIVE_S):
+            words.recovered() if recovered else words.next_generation()
+        self.generation = words.generation
 
     def publish_current(self) -> None:
         """Publish the offset that the policy makes visible."""
@@ -214,7 +290,7 @@ class Durability(kernel.DurabilityFields):
         self._truncate(tail[0])
         self.written, self.synced = min(self.written, tail), min(self.synced, tail)
         if self._segments.visible_offset > tail[0]:
-            self._publish(tail[0])
+            self._show(tail[0], lower=True)
 
     def resume(self, tail: Tail, *, within_append: bool) -> None:
         """Continue at `tail`, with everything durable. Parts of an append in progress do not count as written."""
@@ -227,13 +303,11 @@ class Durability(kernel.DurabilityFields):
 
     def catch_up(self, tail: Tail) -> None:
         """Continue at the end to which other processes have appended. Everything below its segment is durable."""
-        if not self.publishes_written:
-            self.resume(tail, within_append=False)
-            return
         self.advance(tail)
         if self.synced[1] != tail[1]:
             self.synced = self.durable = tail[1], tail[1], 0
             self.mark_durable(tail[1])
+        self.learn()
 
     def restart(self, tail: Tail, epoch: int, *, recovered: bool) -> None:
         """Continue with a log that was opened again, at an end up to which it is durable. `recovered`: another process
@@ -258,6 +332,8 @@ class Durability(kernel.DurabilityFields):
 
     def ensure_durable(self, offset: int) -> None:
         """Block until every record below `offset` is durable. Raises if writing has failed."""
+        if self.durable_offset < offset:
+            self.learn()
         if self.durable_offset >= offset:
             return
         losses = self._losses

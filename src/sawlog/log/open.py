@@ -11,7 +11,7 @@ import errno
 import pathlib
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -384,6 +384,8 @@ class Access:
             visible = self.directory.identity(VISIBLE) == appender.durability.identity
             in_order = visible and words.is_in_order
             words.begin()
+            if in_order and not (words.is_known(appender.durability.generation, appender.active.segment.base_offset)):
+                in_order = words.await_syncs()
             if not (in_order and appender.continue_turn(held)):
                 self._reopen(appender, held, words.end if in_order else None)
             self._resume(appender)
@@ -553,14 +555,15 @@ class Access:
         words = appender.durability.words
         try:
             with waiting_for(_LAST_TURN_S), appender.lock:
-                if appender.parked and words is not None and words.allows(appender.generation):
+                if appender.parked and words is not None and words.allows(appender.durability.generation):
                     self.rejoin(appender)
                 if not appender.parked:
                     appender.take_turns(None)  # this turn lasts until the log is closed
         except (DirectoryLocked, StorageError):
             pass
-        if appender.parked:
-            appender.active.segment.storage.sync()
+        if appender.parked and appender.durability.failure is None:
+            with suppress(DirectoryLocked), waiting_for(_LAST_TURN_S):
+                appender.durability.ensure_durable(appender.durability.written[0])
 
     def _close_cleanly(self, appender: Appender, last: ExitStack) -> None:
         """Register the steps of a clean close: first the writers, then the appender. Each runs whatever the others

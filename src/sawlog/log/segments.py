@@ -54,6 +54,7 @@ class SegmentSet(kernel.SegmentSetFields):
         "directory",
         "epochs",
         "epochs_known",
+        "learn",
         "remote",
         "successor",
         "transaction_view",
@@ -92,6 +93,8 @@ class SegmentSet(kernel.SegmentSetFields):
         self._policy = _policy(config)
         self._mapped_lock = forkable(threading.Lock())
         self._newest = None
+        #: Learns what other processes have made durable; None if there are none.
+        self.learn: Callable[[], None] | None = None
         #: Notified when records were added or dropped; see `Reader.follow`.
         self.changed = forkable(threading.Condition())
         self.waiting = 0
@@ -238,7 +241,10 @@ class SegmentSet(kernel.SegmentSetFields):
         return self.epochs.current if self.epochs_known else -1
 
     def refresh(self) -> bool:
-        """Check for changes by other processes. No-op: the writer knows them already."""
+        """Check for changes by other processes, and return True if the segments may have changed. The writer knows all
+        of them but what other processes have made durable."""
+        if self.learn is not None:
+            self.learn()
         return False
 
     def changed_since(self, version: int) -> bool:

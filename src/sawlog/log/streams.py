@@ -270,7 +270,8 @@ _numbers = count(1)
 
 
 def _new_file(appender: Appender) -> Storage:
-    """Create a temporary file. Its name, which neither a segment nor another process has, marks it as disposable after a crash."""
+    """Create a temporary file. Its name, which no segment and no other process uses, marks it as disposable after a
+    crash."""
     name = file_name(10**19 + this_process() * 10**6 + next(_numbers)) + TMP
     appender.directory.remove(name)
     return appender.directory.create(name)

@@ -11,6 +11,8 @@ contains these words of 32 bits:
     WANTED       1 if a process waits for its turn
     TURNS        number of turns so far that a process had asked for
     END          offset, base offset of the active segment, position: where the last turn ended; two words each
+    SYNCING      number of fsyncs that have begun since the last recovery and not ended
+    RECOVERIES   number of recoveries
 
 At the start of a turn:
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from .durability import Tail
 
 _GENERATION, _UNFINISHED, _FAILED, _CLEAN, _WANTED, _TURNS, _END = range(7)
+_SYNCING, _RECOVERIES = _END + 6, _END + 7
 _WORD = 2**32
 
 #: Shortest turn while another process waits, and the time without an append after which a turn ends.
@@ -57,6 +60,8 @@ TURN_S, IDLE_S = 0.001, 0.02
 _LOOK_S = 0.005
 #: Maximum time that a process leaves the lock to others after it has ended its turn for them.
 _GRACE_S = 0.005
+#: Maximum wait for the fsyncs of other processes before the log is recovered.
+_SYNC_TIMEOUT_S = 2.0
 #: Pauses between two attempts to take the lock.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.00005, 0.0005
 
@@ -126,6 +131,43 @@ class TurnWords:
         offset, base, position = (low[at] + high[at] * _WORD for at in range(3))
         return offset, base, position
 
+    def is_known(self, generation: int, base_offset: int) -> bool:
+        """Return True if a process that knows this generation and writes to this segment knows the active segment."""
+        return self.generation == generation and self.end[1] == base_offset
+
+    # --- fsyncs of any process; the callers exclude each other (`Published.exclusive`)
+
+    def begin_sync(self, generation: int) -> int | None:
+        """Record that an fsync begins, and return a number for `end_sync`; None if the fsync would prove nothing,
+        because one has failed or the log has another generation."""
+        view = self.view
+        if not self.allows_sync(generation):
+            return None
+        view[_SYNCING] += 1
+        return view[_RECOVERIES]
+
+    def end_sync(self, begun: int, *, failed: bool) -> None:
+        """Record the end of an fsync."""
+        view = self.view
+        if failed:
+            view[_FAILED] = 1
+        if view[_RECOVERIES] == begun:
+            view[_SYNCING] -= 1
+
+    def allows_sync(self, generation: int) -> bool:
+        """Return True if what an fsync covers is durable in a log of this generation."""
+        return self.view[_GENERATION] == generation and not self.view[_FAILED]
+
+    def await_syncs(self) -> bool:
+        """Wait until no fsync is running; return False if one has failed, or does not end: its process may have been
+        killed. For the process in its turn, after it has opened the active segment: an fsync that fails is reported to
+        descriptions that are older, but not always to this one."""
+        deadline = Deadline(_SYNC_TIMEOUT_S, first_pause_s=_FIRST_PAUSE_S, longest_pause_s=_LONGEST_PAUSE_S)
+        while self.view[_SYNCING]:
+            if not deadline.retry():
+                return False
+        return not self.has_failed
+
     # --- the process in its turn
 
     def begin(self) -> None:
@@ -136,8 +178,9 @@ class TurnWords:
             self.view[_TURNS] = (self.view[_TURNS] + 1) % _WORD
 
     def recovered(self) -> None:
-        """Begin a generation after a recovery."""
+        """Begin a generation after a recovery. Fsyncs that are still running concern the files before it."""
         self.next_generation()
+        self.view[_SYNCING], self.view[_RECOVERIES] = 0, (self.view[_RECOVERIES] + 1) % _WORD
         self.view[_FAILED] = 0
         self.view[_UNFINISHED] = this_process() % _WORD
 
@@ -256,7 +299,7 @@ def begin(directory: Directory) -> bool:
         return False
     in_order = words.is_in_order
     words.begin()
-    return in_order and record_end(directory, words.end)
+    return in_order and words.await_syncs() and record_end(directory, words.end) and not words.has_failed
 
 
 def record_end(directory: Directory, end: Tail) -> bool:

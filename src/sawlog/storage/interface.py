@@ -7,6 +7,7 @@ that was written before it, or raises `SyncFailed` and is not retried.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from .words import WaitPoint
@@ -106,6 +107,10 @@ class Published(Protocol):
     def words(self) -> memoryview[int] | None:
         """16 words of 32 bits that all processes share, 0 at first; None if that is not possible here."""
 
+    def exclusive(self, timeout_s: float) -> AbstractContextManager[object]:
+        """Exclude all other processes and threads from this call, to change several words and numbers together. For
+        microseconds only: `DirectoryLocked` if another process keeps it for `timeout_s`."""
+
     def store(self, first: int, second: int) -> None:
         """Replace both numbers atomically: no reader sees one old and one new number. Never raises."""
 
@@ -119,8 +124,9 @@ class Published(Protocol):
     def wake(self) -> None:
         """Wake all processes that sleep, whatever is stored."""
 
-    def close(self) -> None:
-        """Close the handle and keep the numbers."""
+    def close(self, *, last: bool = True) -> None:
+        """Close the handle and keep the numbers. If this process stored the `last` ones, copy them first, so that
+        damage to one copy loses nothing."""
 
 
 class Directory(Protocol):

@@ -6,8 +6,10 @@ A log that is closed and reopened on the same `MemoryDirectory` object finds its
 from __future__ import annotations
 
 import errno
+import threading
 
 from ..errors import DirectoryLocked, ReadBeyondEnd, StorageError
+from .forking import forkable
 from .interface import Buffer, Directory, Lock, Published, Storage
 
 
@@ -96,6 +98,11 @@ class PublishedMemory:
     def __init__(self) -> None:
         self._numbers: tuple[int, int] | None = None
         self.words = memoryview(bytearray(64)).cast("I")
+        self._exclusive = forkable(threading.Lock())
+
+    def exclusive(self, timeout_s: float) -> threading.Lock:
+        """See `Published.exclusive`."""
+        return self._exclusive
 
     def store(self, first: int, second: int) -> None:
         self._numbers = first, second
@@ -109,7 +116,7 @@ class PublishedMemory:
     def wake(self) -> None:
         """No-op: no process sleeps."""
 
-    def close(self) -> None:
+    def close(self, *, last: bool = True) -> None:
         """No-op: the directory keeps the numbers."""
 
 

@@ -26,17 +26,22 @@ time. A reader that may not write the file, or cannot map it, does not sleep: th
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 from ..batch.kernel import SLOTS_BYTES, Slots
-from ..errors import StorageError
+from ..clock import Deadline
+from ..errors import DirectoryLocked, StorageError
+from .forking import forkable
 from .interface import Directory, Published
-from .system import Handle, boot_id, maps_safely
+from .system import Handle, boot_id, fcntl, maps_safely
 from .words import WORD_BYTES, WaitPoint, Words
 
 _TITLE = b"sawlog\0\0"
@@ -50,6 +55,8 @@ _FOLLOWED, _WAKE = 0, 1
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 #: Maximum number of reads while a writer is storing.
 _TRIES = 100
+#: Pauses between two attempts to exclude other processes, which do the same for microseconds.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.00001, 0.001
 
 
 class PublishedFile:
@@ -64,6 +71,9 @@ class PublishedFile:
 
     def __init__(self, handle: Handle, *, writable: bool) -> None:
         self._handle: Handle | None = None
+        #: The descriptor for `exclusive`, which excludes other descriptions; and the lock that excludes other threads.
+        self._locked: Handle | None = None
+        self._threads = forkable(threading.Lock())
         self._bell: Words | None = None
         self._slots: Slots
         self._writable = writable
@@ -77,7 +87,10 @@ class PublishedFile:
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             view = memoryview(mmap.mmap(handle.fd, _SIZE, access=access, **_UNTRACKED))
             bell = (view if writable else _writable(handle.fd))[_BELL_AT : _BELL_AT + _BELL_BYTES]
-            handle.close()
+            if writable:
+                self._locked = handle
+            else:
+                handle.close()
             self._slots = Slots(view[_SLOTS_AT:_WORDS_AT], _secret(), writable)
             self.words = view[_WORDS_AT:].cast("I")
             if bell:
@@ -131,24 +144,49 @@ class PublishedFile:
         bell[_FOLLOWED] = 1
         return WaitPoint(bell, _WAKE, number if self.load() == known else number ^ 1)
 
+    @contextmanager
+    def exclusive(self, timeout_s: float) -> Iterator[None]:
+        """See `Published.exclusive`. The kernel ends it if the process dies."""
+        deadline = None
+        with self._threads:
+            handle = self._locked
+            if handle is None or fcntl is None:
+                raise StorageError(errno.EBADF, "the file is closed, or is not shared")
+            while True:
+                try:
+                    fcntl.flock(handle.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    deadline = deadline or Deadline(
+                        timeout_s, first_pause_s=_FIRST_PAUSE_S, longest_pause_s=_LONGEST_PAUSE_S
+                    )
+                    deadline.pause(or_raise=DirectoryLocked("the published end", "a process that is stopped"))
+            try:
+                yield
+            finally:
+                fcntl.flock(handle.fd, fcntl.LOCK_UN)
+
     def wake(self) -> None:
         """See `Published.wake`."""
         if self._bell is not None and self._bell[_FOLLOWED]:
             _ring(self._bell)
 
-    def close(self) -> None:
-        """Release the mapping; later stores are lost. First copy the current numbers to both slots, so that damage to
-        one slot loses nothing."""
-        if self._writable:
+    def close(self, *, last: bool = True) -> None:
+        """Release the mapping; later stores are lost. If this process stored the `last` numbers, copy them to both
+        slots first, so that damage to one slot loses nothing."""
+        if self._writable and last:
             self._slots.repeat()
         if self._handle is not None:
             try:
-                if self._writable:
+                if self._writable and last:
                     os.pwrite(self._handle.fd, self._copy, _SLOTS_AT)
             except OSError:
                 pass  # one copy is enough
             self._handle.close()
+        if self._locked is not None:
+            self._locked.close()
         self._writable = False
+        self._locked = None
         self._handle, self._slots = None, Slots(memoryview(bytearray(SLOTS_BYTES)), _secret(), True)
         self.slots, self.store, self.words, self._bell = None, self._slots.store, None, None
 
@@ -220,14 +258,20 @@ class PublishedByReplacing:
         found: tuple[int, int] | None = Slots(memoryview(data)[_SLOTS_AT:_WORDS_AT], _secret(), False).load()
         return found
 
+    def exclusive(self, timeout_s: float) -> nullcontext[None]:
+        """Return a block that excludes nothing: without words there is nothing to change together."""
+        return nullcontext()
+
     def wait_point(self, known: tuple[int, int] | None) -> None:
         """Return None: only a shared mapping can be waited for."""
 
     def wake(self) -> None:
         """No-op: no process sleeps."""
 
-    def close(self) -> None:
+    def close(self, *, last: bool = True) -> None:
         """Copy the current numbers to both slots. There is no handle to close."""
+        if not last:
+            return
         self._writer.repeat()
         if self._writer.load() is not None:
             self._replace()
