@@ -2,13 +2,13 @@
 docstring for what runs where.
 
 In a directory (`AsyncLog`, `AsyncDirectoryTopic`), partitions are written in the event loop during a turn of this
-process; a thread waits for the turn, up to the store's `lock_timeout`. On object storage every call runs in a thread; the
-event loop only hands out records that are already decoded. The methods are those of `Partition` and `Topic`.
+process; a thread waits for the turn, up to the store's `lock_timeout`. On object storage every call runs in a thread;
+the event loop only hands out records that are already decoded. The methods are those of `Partition` and `Topic`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from os import PathLike
@@ -347,7 +347,6 @@ class AsyncDirectoryTopic(AsyncTopic):
     async def append_many(
         self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        open_partitions = self._inner._partitions
         parts = self._inner._router.encoded(list(records), partition)
         if len(parts) > 1:
             check_sole(expect_offset)

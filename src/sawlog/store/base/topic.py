@@ -190,8 +190,7 @@ class Topic(ABC):
     # --- appending
 
     def _appends(self, number: int) -> AbstractContextManager[Any]:
-        """Provide a partition for appends, or an object that forwards them to the process that holds it, unless
-        `forwarded` is False; `TopicNotFound`."""
+        """Provide a partition for appends; `TopicNotFound`."""
         return nullcontext(self.partition(number))
 
     def append(

@@ -26,7 +26,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, Unpack
 

@@ -45,7 +45,6 @@ from .open_partitions import OpenPartitions
 
 if TYPE_CHECKING:
     from ...sql.history import History
-    from .forwarding.forwarder import Forwarder
 
 V = TypeVar("V")
 K = TypeVar("K")
