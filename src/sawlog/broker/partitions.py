@@ -212,10 +212,6 @@ class Partitions:
         self._partitions[name, index] = made
         return made
 
-    async def lock(self, partition: ServedPartition) -> None:
-        """Wait for the turn to write to a partition; `DirectoryLocked` if other processes keep it."""
-        await self._broker.ask(partition.log._take)
-
     # --- changes
 
     async def refresh(self, *names: str) -> None:

@@ -117,8 +117,10 @@ class Appender(kernel.AppenderFields):
 
     __slots__ = (
         "_contended",
+        "_gives_way",
         "_past",
         "_saved",
+        "_turns",
         "active",
         "checkpoints",
         "config",
@@ -197,6 +199,8 @@ class Appender(kernel.AppenderFields):
         self.owner: TurnOwner | None = None
         #: True between two turns: another process may have the lock, and the log may have grown.
         self.parked = False
+        #: True if the last turn was ended for another process, and the number of such turns then.
+        self._gives_way, self._turns = False, 0
         #: True if other processes have to examine the files after this turn.
         self.disowned = False
         #: Held, within the lock, by a caller that needs the turn to last.
@@ -712,15 +716,24 @@ class Appender(kernel.AppenderFields):
         """Wait for this process's turn if it is between two; give way if another process waits and the turn has lasted
         long enough. The caller holds the lock."""
         words = self.durability.words
+        if words is not None and words.is_wanted and self.turn.elapsed_s >= TURN_S:
+            self.end_turn()
         if self.parked:
-            with self.active.lock:
-                pass  # this process's fsync ends before it keeps others waiting for their turns
             owner.rejoin(self)
-        elif words is not None and words.is_wanted and self.turn.elapsed_s >= TURN_S:
-            turns = words.turns
-            if self.end_turn():
-                let_others_go_first(words, turns)
-                owner.rejoin(self)
+
+    def can_rejoin(self, *, at_once: bool) -> bool:
+        """Wait until this process may compete for its next turn: others that it has ended the last one for go first,
+        and its own fsync ends before it keeps them waiting again. With `at_once`, return False instead of waiting, and
+        where the log has to be recovered."""
+        words = self.durability.words
+        if words is None or (at_once and (self._gives_way or not words.allows(self.durability.generation))):
+            return False
+        if not self.active.lock.acquire(blocking=not at_once):
+            return False
+        self.active.lock.release()
+        if self._gives_way:
+            let_others_go_first(words, self._turns)
+        return True
 
     def end_turn(self) -> bool:
         """Give the lock back until the next append; return False if it is in use. The caller holds the lock."""
@@ -742,7 +755,9 @@ class Appender(kernel.AppenderFields):
         self.checkpoints.pause()
         self.placer.pause()
         with self.active.lock:
+            self._gives_way, self._turns = words.is_wanted, words.turns
             self.parked = True
+            self.durability.leave_turn()
             owner.park(self)
             self._finish_turn()
             self.held.release()
@@ -769,13 +784,14 @@ class Appender(kernel.AppenderFields):
             self._expect_others()
         if not self.resume(held, words.end):
             return False
+        self.durability.enter_turn()
         self.checkpoints.resume(self.segments.epochs)
         if words.is_clean:
             self.checkpoints.save(clean=False)
             words.mark_in_use()
         self._past = self._state()
         self.turn.restart()
-        self.parked = False
+        self.parked = self._gives_way = False
         return True
 
     def reopen(self, held: Lock, found: Recovered, *, in_order: bool) -> None:
@@ -799,7 +815,7 @@ class Appender(kernel.AppenderFields):
         self.checkpoints.resume(found.epochs)
         self.lineage.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
         self.begin_turn(in_order=in_order)
-        self.parked = False
+        self.parked = self._gives_way = False
         self.placer.resume()
 
     def _sync(self) -> int:

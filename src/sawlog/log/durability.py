@@ -87,6 +87,7 @@ class Durability(kernel.DurabilityFields):
         "durable_offset",
         "generation",
         "identity",
+        "in_turn",
         "is_shared",
         "previous",
         "words",
@@ -130,6 +131,8 @@ class Durability(kernel.DurabilityFields):
         self._waiting: list[tuple[int, threading.Lock]] = []
         #: True if other processes take turns with this one. Then each of them syncs and publishes.
         self.is_shared = False
+        #: True if no other process may append.
+        self.in_turn = True
         #: Generation of the log that this process knows (see turns.py).
         self.generation = 0
         self.open_published(directory)
@@ -149,6 +152,15 @@ class Durability(kernel.DurabilityFields):
     def sync_with(self, sync: Callable[[], int]) -> None:
         """Sync by this call from now on."""
         self._sync = sync
+
+    def leave_turn(self) -> None:
+        """Other processes may append from now on."""
+        self.in_turn = False
+
+    def enter_turn(self) -> None:
+        """No other process may append from now on."""
+        self.in_turn = True
+        self.learn()
 
     def share(self) -> None:
         """Publish together with other processes from now on."""
@@ -195,24 +207,25 @@ class Durability(kernel.DurabilityFields):
             if words.generation != self.generation:
                 return  # what this process has synced has been truncated or recovered
             end, epoch = published.load() or (offset, self.epoch)
-            if lower or end <= offset:
+            if lower or end <= offset or epoch != self.epoch or (self.in_turn and end > self.written[0]):
                 self._publish(offset)
             else:
                 self._segments.set_visible(min(end, self.written[0]))
-                if epoch < self.epoch:
-                    self._store(end, self.epoch)
 
     def learn(self) -> None:
         """Learn what other processes have made durable."""
         words, published = self.words, self._published
         if not self.is_shared or self.publishes_written or words is None or published is None:
             return
-        found = published.load()
-        if found is None or found[0] <= self.durable_offset or words.generation != self.generation:
-            return  # a generation begins before its ends are published, so these ends are of this one
+        offset, epoch = published.load() or (0, 0)
+        # A generation begins before its ends are published, so this end is of this generation. An older file with an
+        # end that was truncated has another epoch.
+        if offset <= self.durable_offset or epoch != self.epoch or words.generation != self.generation:
+            return
         with self._mutex:
-            offset = min(found[0], self.written[0])
-            if offset > self.durable_offset:
+            if not self.in_turn:
+                offset = min(offset, self.written[0])
+            if self.durable_offset < offset <= self.written[0]:
                 self._segments.set_visible(offset)
                 self.durable_offset = offset
                 if self._segments.waiting:
@@ -302,17 +315,21 @@ class Durability(kernel.DurabilityFields):
             self.publish(self.written[0])
 
     def catch_up(self, tail: Tail) -> None:
-        """Continue at the end to which other processes have appended. Everything below its segment is durable."""
+        """Continue at the end to which other processes have appended. Everything below its segment is durable; if they
+        sync within their turns, everything is."""
+        if not self.is_shared and not self.publishes_written:
+            self.resume(tail, within_append=False)
+            return
         self.advance(tail)
         if self.synced[1] != tail[1]:
             self.synced = self.durable = tail[1], tail[1], 0
             self.mark_durable(tail[1])
-        self.learn()
 
     def restart(self, tail: Tail, epoch: int, *, recovered: bool) -> None:
         """Continue with a log that was opened again, at an end up to which it is durable. `recovered`: another process
         has left it unfinished, so records above that end are lost and not truncated."""
         with self._mutex:
+            self.in_turn = True
             self._truncations += 1
             self._losses += recovered and tail[0] < self.written[0]
             self.epoch = epoch

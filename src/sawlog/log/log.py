@@ -247,8 +247,11 @@ class Log(Partition, Closing):
     @property
     def written_offset(self) -> int:
         """End of the complete appends: every record below this offset survives the end of this process."""
-        appender = self._access.appender
-        return self.visible_offset if appender is None else appender.written_offset
+        appender, waiting = self._access.appender, self._access.waiting
+        if appender is not None:
+            return appender.written_offset
+        # What this process has appended may not be visible yet, whatever others have appended since.
+        return max(self.visible_offset, waiting.written_offset if waiting is not None else 0)
 
     @property
     def visible_offset(self) -> int:

@@ -379,6 +379,8 @@ class Access:
         if self.closed or self._inherited or words is None or timeout_s is None:
             raise LogClosed(f"the log {self.directory.path} is closed, or was opened by the parent process")
         appender.held.release()  # an interrupt may have prevented it
+        if not appender.can_rejoin(at_once=timeout_s <= 0):
+            raise DirectoryLocked(self.directory.path)
         held = take_turn(self.directory, self._note, timeout_s, words)
         try:
             visible = self.directory.identity(VISIBLE) == appender.durability.identity

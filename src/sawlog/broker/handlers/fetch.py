@@ -323,7 +323,7 @@ async def _settle(context: Context, log: base.Partition) -> None:
     """Wait until everything written so far is visible. With acks=1, records are acknowledged before that, and a client
     that then asks for the end expects them to be included. If the sync fails, the visible end counts."""
     written = log.written_offset
-    if not log._locked or log.visible_offset >= written:
+    if log.visible_offset >= written:
         return
     broker = context.broker
     settled: asyncio.Future[None] = broker.loop.create_future()
@@ -413,7 +413,7 @@ def _trim(found: ServedPartition, offset: int) -> int:
     if found.topic.settings.get("cleanup.policy") == "compact":
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted by offset")
     log = found.log
-    if log._locked and log.visible_offset < log.written_offset and not 0 <= offset <= log.visible_offset:
+    if log.visible_offset < log.written_offset and not 0 <= offset <= log.visible_offset:
         log.sync()  # records acknowledged with acks=1 may not be visible yet, but can be deleted
     end = log.visible_offset
     offset = end if offset == -1 else offset

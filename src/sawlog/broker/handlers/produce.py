@@ -20,7 +20,8 @@ from typing import Any
 from ...batch.header import HEADER_BYTES
 from ...batch.kernel import Record
 from ...clock import now_ms
-from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, StorageFull
+from ...errors import CorruptBatch, DirectoryLocked, InvalidRecord, RecordTooLarge, SawlogError, StorageFull
+from ...log.open import waiting_for
 from ..partitions import ServedPartition, TopicLimits
 from ..security.acls import Operation, Resource
 from ..wire import Body, ErrorCode, Key
@@ -73,7 +74,8 @@ class _Pending:
     # --- appending
 
     def place_known(self) -> list[tuple[Body, Body, Body]]:
-        """Append batches to partitions that are open and locked; return the others."""
+        """Append batches to partitions that are open, and in which this process has its turn or gets it at once; return
+        the others."""
         known = self._context.broker.partitions.known
         is_open = self._context.broker.authorizer.is_open
         missing: list[tuple[Body, Body, Body]] = []
@@ -90,10 +92,9 @@ class _Pending:
                     self._refuse(made, denied)
                     continue
                 found = None if name is None else known(name, part["index"])
-                if missing or found is None or not found.log._locked:
-                    missing.append((topic, part, made))  # keep the order of a producer's batches
-                else:
-                    self._place(found, part, made)
+                # After one that is missing, all are: to keep the order of a producer's batches.
+                if missing or found is None or not found.log._is_writable or not self._place(found, part, made):
+                    missing.append((topic, part, made))
         return missing
 
     def _name_of(self, topic: Body) -> str | None:
@@ -102,12 +103,11 @@ class _Pending:
         return self._context.broker.partitions.name_of(topic["topic_id"])
 
     async def place_missing(self, missing: list[tuple[Body, Body, Body]]) -> Body | None:
-        """Open and lock partitions, and append the rest of the batches."""
+        """Open partitions or wait for the turn in them, and append the rest of the batches."""
         for topic, part, made in missing:
             try:
-                found = await self._open(topic, part["index"])
-                self._place(found, part, made)
-            except SawlogError as error:
+                await self._place_in_thread(await self._open(topic, part["index"]), part, made)
+            except (SawlogError, OSError) as error:
                 self._refuse(made, error)
         waits = self.answer()
         return await waits if isinstance(waits, asyncio.Future) else waits  # type: ignore[return-value]
@@ -119,22 +119,42 @@ class _Pending:
             if name is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
             self._context.require(Operation.WRITE, Resource.TOPIC, name)
-        found = await broker.partitions.partition(name, index)
-        if not found.log._locked:
-            await broker.partitions.lock(found)
-        return found
+        return await broker.partitions.partition(name, index)
 
-    def _place(self, found: ServedPartition, part: Body, made: Body) -> None:
+    def _place(self, found: ServedPartition, part: Body, made: Body) -> bool:
+        """Append a batch and return True; False if that takes a turn that another process has."""
         try:
             data = self._checked(found, part["records"])
-            trusted = not (self._context.broker.config.check_records or found.limits.compacted)
-            most = self._context.broker.config.max_decompressed_bytes
-            placed = found.log._submit(data, trusted=trusted, max_decompressed_bytes=most)
+            with waiting_for(0.0):
+                self._accept(found, self._submit(found, data), data, made)
+        except DirectoryLocked:
+            return False
         except (SawlogError, OSError) as error:
-            if isinstance(error, StorageFull):
-                self._context.broker.disk_space.lacks(_name(found), error)
-            self._refuse(made, error)
-            return
+            self._fail(found, made, error)
+        return True
+
+    async def _place_in_thread(self, found: ServedPartition, part: Body, made: Body) -> None:
+        """Append a batch in a thread, which may wait for the turn, or recover the partition."""
+        try:
+            data = self._checked(found, part["records"])
+            placed = await self._context.broker.ask(self._submit, found, data)
+        except (SawlogError, OSError) as error:
+            self._fail(found, made, error)
+        else:
+            self._accept(found, placed, data, made)
+
+    def _submit(self, found: ServedPartition, data: memoryview) -> range | Future[range]:
+        config = self._context.broker.config
+        trusted = not (config.check_records or found.limits.compacted)
+        return found.log._submit(data, trusted=trusted, max_decompressed_bytes=config.max_decompressed_bytes)
+
+    def _fail(self, found: ServedPartition, made: Body, error: BaseException) -> None:
+        if isinstance(error, StorageFull):
+            self._context.broker.disk_space.lacks(_name(found), error)
+        self._refuse(made, error)
+
+    def _accept(self, found: ServedPartition, placed: range | Future[range], data: memoryview, made: Body) -> None:
+        """Record what became of a batch, now or when its commit is known."""
         if isinstance(placed, Future):
             self._promise(found, placed, data, made)
             return

@@ -247,8 +247,8 @@ class Topic(ABC):
         expect_offset: int | None = None,
     ) -> Position:
         """Append one record whose value comes in chunks, and return its position; see `Partition.append_stream`. In a
-        directory, the value is never in memory as a whole. A stream is not forwarded: if another process holds the
-        partition, this one asks for the lock and blocks until it gets it."""
+        directory, the value is never in memory as a whole. Other processes wait for their turn until
+        the stream ends."""
         number = self._router_for(partition).place_for(b"", key, partition)
         with self._appends(number) as log:
             offset = log.append_stream(
