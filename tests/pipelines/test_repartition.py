@@ -114,24 +114,28 @@ def test_records_that_come_meanwhile_follow(spread: Spread, filled: Fill, conten
         assert [when for _, when, _ in records] == [moment(n) for n in range(27) if b"k%d" % (n % 5) == key]
 
 
-def test_a_topic_that_is_being_written_to_is_left_alone(refused: Spread, filled: Fill, data: Path) -> None:
+def test_a_writer_meanwhile_loses_nothing_and_learns_that_its_topic_was_replaced(
+    spread: Spread, filled: Fill, data: Path
+) -> None:
     filled(20)
+    came: list[int] = []
     with DirectoryStore.open(data, maintenance_interval_s=None) as writer:
-        writer["orders"].append(b"mine", b"k0")
-        with pytest.raises(DirectoryLocked):
-            refused(3)
-        assert writer.topics() == ["orders"]
-        assert writer["orders"].partitions == 2
+        old = writer["orders"]
+        old.append(b"mine", b"k0")
 
+        def progress(count: int) -> None:
+            if not came:
+                old.append(b"meanwhile", b"k0")
+            came.append(count)
 
-@pytest.mark.slow  # the quick tier has one that is there before
-def test_a_writer_that_comes_meanwhile_keeps_its_topic(spread: Spread, filled: Fill, data: Path) -> None:
-    filled(20)
-    with DirectoryStore.open(data, maintenance_interval_s=None) as writer:
-        with pytest.raises(DirectoryLocked):
-            spread(3, lambda count: writer["orders"].append(b"mine", b"k0"))
-        assert writer.topics() == ["orders"]
-        assert len(list(writer["orders"].scan())) == 21
+        report = spread(3, progress)
+        assert (came, report.followed) == ([21, 1], 1)
+        with pytest.raises(TopicNotFound):
+            old.append(b"late", b"k0")
+        assert writer["orders"].partitions == 3
+        writer["orders"].append(b"again", b"k0")
+        found = [record.value for record in writer["orders"].scan() if record.key == b"k0"]
+        assert found[-3:] == [b"mine", b"meanwhile", b"again"]
 
 
 @pytest.mark.slow

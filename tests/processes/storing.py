@@ -37,6 +37,14 @@ def hold(directory: str, topic: str) -> None:
         sys.stdin.readline()
 
 
+def keep(directory: str, topic: str) -> None:
+    with DirectoryStore.open(directory) as store, store[topic].writer():
+        for number in range(store[topic].partitions):
+            store[topic].append(b"held", partition=number)
+        say("ready")
+        sys.stdin.readline()
+
+
 def occupy(directory: str, topic: str) -> None:
     with DirectoryStore.open(directory, "r") as store:
         paths = [store[topic].partition(number).path for number in range(store[topic].partitions)]
@@ -144,6 +152,7 @@ def fork(directory: str) -> None:
 if __name__ == "__main__":
     {
         "hold": hold,
+        "keep": keep,
         "occupy": occupy,
         "append": append,
         "read": read,

@@ -316,8 +316,8 @@ def test_a_partition_that_becomes_free_in_time_is_written_to(data: Path, orders:
     assert sum(record.value == b"1" for record in orders.scan()) == 1
 
 
-def test_what_another_process_holds_is_handed_over_to_it(data: Path, orders: Topic) -> None:
-    other = ready(start("storing", "hold", data, "orders"))
+def test_a_commit_gets_its_turn_beside_a_process_that_has_the_topic_open(data: Path, orders: Topic) -> None:
+    other = ready(start("storing", "keep", data, "orders"))
     commit.publish(options(data), "job", [staged(data, "job", batch(*range(100)))])
     assert sorted(int(record.value or b"") for record in orders.scan() if record.value != b"held") == list(range(100))
     assert left(data) == []

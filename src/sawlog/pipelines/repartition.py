@@ -96,11 +96,6 @@ def run(spark: SparkSession, params: RepartitionParams, progress: Advance | None
             if other.startswith(f"{name[:220]}{_MARK}"):
                 store.delete_topic(other)  # left by a run that crashed
         old = store.topic(name)
-        for number in range(old.partitions):  # fail now, not after an hour, if another process is writing
-            log = old.partition(number)
-            with log._hold():
-                pass
-            log._release()
         made = f"{name[:220]}{_MARK}{uuid.uuid4().hex[:8]}"
         try:
             return _Repartition(spark, store, old, made, params.partitions, progress).run()
@@ -140,13 +135,11 @@ class _Repartition:
         store.create_topic(self._made, self._partitions, **now)
         ends = _ends(old)
         self._copy({}, ends)
-        for number in range(old.partitions):
-            with old.partition(number)._hold():
-                pass  # the store keeps the lock until it is closed
-        last = _ends(old)
-        followed = self._copy(ends, last) if last != ends else 0
-        store.alter_topic(self._made, **later)
-        after = store.replace_topic(old.name, self._made, ends=last).describe()
+        with old._partitions.holding(*range(old.partitions)):  # writers wait for their turn
+            last = _ends(old)
+            followed = self._copy(ends, last) if last != ends else 0
+            store.alter_topic(self._made, **later)
+            after = store.replace_topic(old.name, self._made, ends=last).describe()
         return RepartitionReport(
             topic=old.name,
             records=after.records,
