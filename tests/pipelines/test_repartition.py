@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sawlog import Record
-from sawlog.errors import DirectoryLocked, InvalidConfig, StoreNotFound, TopicNotFound
+from sawlog.errors import InvalidConfig, StoreNotFound, TopicNotFound
 from sawlog.pipelines import repartition
 from sawlog.pipelines.repartition import RepartitionParams, RepartitionReport
 from sawlog.store.directory.store import DirectoryStore

@@ -14,8 +14,8 @@ partitions because partitions were added, these are merged by time. With an unch
 moves to the partition of its key.
 
 The new topic counts its offsets from 0 and has its own id, so offsets that consumer groups committed for the old one do
-not apply: the groups start like new ones. No other process may hold a partition's lock when the topic is replaced. A
-run that crashes leaves the topic unchanged; the next run removes its leftovers and starts again.
+not apply: the groups start like new ones. A process that has the old topic open gets `TopicNotFound` at its next
+append. A run that crashes leaves the topic unchanged; the next run removes its leftovers and starts again.
 """
 
 from __future__ import annotations

@@ -337,9 +337,9 @@ class DirectoryStore(base.Store):
     def replace_topic(self, name: str, by: str, *, ends: Mapping[int, int] | None = None) -> DirectoryTopic:
         """Give the topic `by` the name of another, which is deleted, atomically even if the process dies.
 
-        Waits for the turns of other processes, whose next append raises `TopicNotFound`. With `ends` (partition to next offset), `OffsetMismatch`
-        if the old topic has grown beyond them. The topic keeps the id of `by`, so offsets committed for the old one do
-        not apply to it.
+        Waits for the turns of other processes, whose next append to either raises `TopicNotFound`. With `ends`
+        (partition to next offset), `OffsetMismatch` if the old topic has grown beyond them. The topic keeps the id of
+        `by`, so offsets committed for the old one do not apply to it.
         """
         with self._committing, self._lock:
             self._check_writable()

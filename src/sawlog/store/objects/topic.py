@@ -190,7 +190,7 @@ class ObjectTopic(base.Topic):
         return layout.router
 
     def _appends(self, number: int) -> AbstractContextManager[ObjectPartition]:
-        return nullcontext(self._writable(number).partition(number))
+        return nullcontext(self._partition(self._writable(number), number))
 
     def _append_encoded(self, batches: Mapping[int, bytes], expect_offset: int | None = None) -> dict[int, range]:
         """Store batches that this process has encoded in several partitions, with one commit. For throughput use
