@@ -386,6 +386,30 @@ _STORING = (
         ),
     ),
     _mutant(
+        "acknowledged after a failed fsync elsewhere",
+        "a process acknowledges although the fsync of another one has failed",
+        ("TurnWords.allows_sync", " and not self.view[_FAILED]", ""),
+        by="promised",
+    ),
+    _mutant(
+        "opened beside a failing fsync",
+        "a process opens the active segment while another one syncs it, and is not told that this fails",
+        ("TurnWords.await_syncs", "while self.view[_SYNCING]:", "while False:"),
+        by="promised",
+    ),
+    _mutant(
+        "turn kept during the fsync",
+        "a process that writes beside others keeps them waiting while it waits for the disk",
+        ("Appender._sync", "self._end_turn_soon()", "pass"),
+        by="promised",
+    ),
+    _mutant(
+        "truncated end believed",
+        "the published end of a history that was truncated counts as durable",
+        ("Durability.learn", "epoch != self.epoch or", ""),
+        by="promised",
+    ),
+    _mutant(
         "old note trusted",
         "a process that takes its turn trusts the note of the previous one, wherever the file ends",
         ("SharedLog._ends_at", "return", "return True or"),

@@ -28,6 +28,7 @@ TESTS = (
     "tests/test_background.py",
     "tests/log/test_hostile_values.py",
     "tests/log/maintain/test_maintenance_yields.py",
+    "tests/topics/test_turn_syncs.py",
     "tests/spark/test_replays.py",
 )
 

@@ -752,15 +752,19 @@ class Appender(kernel.AppenderFields):
             self.durability.check()
         except (SawlogError, OSError):
             return False  # the log has failed: the next append raises the error
-        self.checkpoints.pause()
-        self.placer.pause()
-        with self.active.lock:
+        if not self.active.lock.acquire(blocking=False):
+            return False  # being synced: the background task, which looks at all turns, must not wait for the disk
+        try:
+            self.checkpoints.pause()
+            self.placer.pause()
             self._gives_way, self._turns = words.is_wanted, words.turns
             self.parked = True
             self.durability.leave_turn()
             owner.park(self)
             self._finish_turn()
             self.held.release()
+        finally:
+            self.active.lock.release()
         return True
 
     def _is_pinned(self) -> bool:

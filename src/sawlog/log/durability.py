@@ -18,7 +18,8 @@ then it may be rolled back. Every reader stops at the visible offset. Readers in
     an offset, written since the last boot   all records below it, even if the writer was killed
     nothing, missing or damaged              every complete batch: after a reboot nothing more can be lost
 
-Only the writer publishes. The published offset decreases only before a truncation.
+Only writers publish. Several processes that write (turns.py) sync side by side: each publishes what it has synced, and
+the largest offset counts. The published offset decreases only before a truncation.
 
 **Group commit.** All callers that wait for the disk share one fdatasync. The first caller that needs a sync becomes
 the leader and runs it; callers that arrive meanwhile block. When the sync returns, the leader wakes every caller it

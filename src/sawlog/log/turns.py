@@ -22,8 +22,11 @@ At the start of a turn:
     UNFINISHED, FAILED, or nothing (after a reboot)     recover, and begin a new generation
 
 A process that is killed in its turn leaves UNFINISHED set, and the kernel releases its lock. Outside its turn a process
-changes nothing. It does not sync either: it takes a turn to do so, so that a failed fsync is noticed by a process that
-has the lock. With durability "always" it syncs before it gives the lock back.
+appends nothing, but it syncs what it has appended, side by side with other processes, and publishes the end that is
+durable (`Durability.sync_among_others`). A failed fsync sets FAILED before its process hears of it; from then on no
+process acknowledges, and the next turn recovers the log. The kernel reports the failure to each file description that
+was open then, but not always to a later one. So a process that opens the active segment waits until no fsync is running
+(SYNCING), and a process that was killed in its fsync makes it recover.
 
 A process that waits sets WANTED. The process in its turn looks at it before each append, and ends its turn if that has
 lasted `TURN_S`. It then lets another process take the lock before it competes for it again. A turn without appends is
