@@ -526,6 +526,15 @@ class DeviceLock:
             self.release()
 
 
+def copy_numbers(numbers: PublishedMemory, to: Published | None) -> None:
+    """Publish the same numbers and words."""
+    assert to is not None
+    assert to.words is not None
+    if (found := numbers.load()) is not None:
+        to.store(*found)
+    to.words[:] = numbers.words
+
+
 def walk(folder: Folder, prefix: str = "") -> Iterator[tuple[str, Node]]:
     """Yield everything below a directory by path; the path of a directory ends with a slash."""
     for name, node in sorted(folder.entries.items()):

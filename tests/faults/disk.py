@@ -59,9 +59,23 @@ from collections.abc import Callable, Iterator
 from typing import Literal, get_args
 
 from sawlog.storage import Directory
+from sawlog.storage.memory import PublishedMemory
 from sawlog.testing import FaultyDirectory
 
-from .device import Device, File, Folder, Misdirection, NameChange, Node, Step, Write, locate, set_size, walk
+from .device import (
+    Device,
+    File,
+    Folder,
+    Misdirection,
+    NameChange,
+    Node,
+    Step,
+    Write,
+    copy_numbers,
+    locate,
+    set_size,
+    walk,
+)
 
 Mode = Literal["lose", "keep", "prefix", "tear", "reorder", "garbage"]
 #: Modes of a power cut.
@@ -196,8 +210,8 @@ class _DiskCopy:
         made.durable = {name: self._node(node, made.disk) for name, node in folder.durable.items()}
         made.pending = [self._change(change, made.disk) for change in folder.pending]
         for name, numbers in folder.numbers.items():
-            if (found := numbers.load()) is not None:
-                made.published(name, create=True).store(*found)  # type: ignore[union-attr]
+            if numbers.load() is not None or any(numbers.words):
+                copy_numbers(numbers, made.published(name, create=True))
         for node in made.entries.values():
             if isinstance(node, Folder):
                 node.parent = made
@@ -306,6 +320,14 @@ class FaultyStorage(FaultyDirectory):
                 path: bytes(memoryview(node.buffer)[: node.size]) if isinstance(node, File) else b""
                 for path, node in walk(self._device.root)
             }
+
+    def published_numbers(self) -> Iterator[tuple[str, str, PublishedMemory]]:
+        """Yield published numbers with the path of their directory and their name."""
+        root = self._device.root
+        for path, node in [("", root), *walk(root)]:
+            if isinstance(node, Folder):
+                for name, numbers in node.numbers.items():
+                    yield path, name, numbers
 
     @property
     def is_settled(self) -> bool:

@@ -40,6 +40,7 @@ from sawlog.testing import Call, Fault, FaultyDirectory
 from sawlog.testing.faulty import OPERATIONS as CALLS
 
 from . import stores, workloads
+from .device import copy_numbers
 from .disk import FaultyStorage, Mode
 from .promises import LogPromise
 from .report import Tally, say
@@ -457,12 +458,19 @@ def disturb_files(trouble: Trouble, path: Path) -> None:
                 (path / name).mkdir(parents=True)
             else:
                 (path / name).write_bytes(data)
+        for folder, name, numbers in start.disk.published_numbers():
+            place = FileDirectory(path / folder)
+            made = place.published(name, create=True)
+            copy_numbers(numbers, made)
+            if made is not None:
+                made.close()
+            place.close()
         gc.freeze()  # gc.freeze()  # only objects made from now on matter and are scanned
         before = _descriptors()
-        place = _KeptOpen(FileDirectory(path))
-        target.attempt(place, start.promise, lambda: place.arm(trouble.fault))
-        assert place.failed, "the call was never made"
-        place.inner.close()
+        kept = _KeptOpen(FileDirectory(path))
+        target.attempt(kept, start.promise, lambda: kept.arm(trouble.fault))
+        assert kept.failed, "the call was never made"
+        kept.inner.close()
         gc.collect()
         left = _descriptors() - before
         gc.unfreeze()

@@ -22,7 +22,6 @@ from sawlog.cli import __main__ as script
 from sawlog.pipelines import export, ingest, running
 from sawlog.pipelines.export import ExportParams
 from sawlog.pipelines.ingest import IngestParams
-from sawlog.store.directory.store import DirectoryStore
 
 from ..cli.conftest import Cli
 
@@ -55,9 +54,6 @@ def test_what_is_missing_or_wrong_has_its_exit_code(cli: Cli, filled: Fill, tmp_
     cli("pipeline", "export", "nothing", tmp_path / "out").failed(3)
     cli("pipeline", "export", "orders", tmp_path / "out", "--by", "colour").failed(2)
     cli("pipeline", "ingest", "orders", tmp_path / "missing.csv").failed(2)
-    with DirectoryStore.open(cli.data, maintenance_interval_s=None) as writer:
-        writer["orders"].append(b"mine", partition=0)
-        cli("pipeline", "repartition", "orders", "-P", 3).failed(5)
 
 
 @pytest.fixture

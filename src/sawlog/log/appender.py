@@ -702,7 +702,7 @@ class Appender(kernel.AppenderFields):
             if not in_order:
                 self.durability.begin_generation(recovered=True)
             words.mark_in_use()
-            self.durability.generation = words.generation
+            self.durability.know_generation()
             self.placer.watch(words.view, WANTED_AT)
         self._past = self._state()
         self.turn.restart()

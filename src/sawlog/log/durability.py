@@ -167,11 +167,12 @@ class Durability(kernel.DurabilityFields):
         """Publish together with other processes from now on."""
         self.is_shared = True
         if not self.publishes_written:
-            self._segments.learn = self.learn
+            self._segments.learn_by(self.learn)
 
     def close(self, *, last: bool = True) -> None:
         """Close the published file. The published offset stays valid. `last`: this process has published it."""
-        self._store, self._slots, self.words, self._segments.learn = _discard, None, None, None
+        self._store, self._slots, self.words = _discard, None, None
+        self._segments.learn_by(None)
         if self._published is not None:
             self._published.close(last=last)
 
@@ -258,7 +259,12 @@ class Durability(kernel.DurabilityFields):
             return
         with published.exclusive(_EXCLUSIVE_S):
             words.recovered() if recovered else words.next_generation()
-        self.generation = words.generation
+        self.know_generation()
+
+    def know_generation(self) -> None:
+        """Record that this process knows the log as it is now."""
+        if self.words is not None:
+            self.generation = self.words.generation
 
     def publish_current(self) -> None:
         """Publish the offset that the policy makes visible."""

@@ -3,8 +3,8 @@
 A partition has one writer; a second one gets `DirectoryLocked` immediately. Maintenance is the exception: it takes the
 lock of a log without a writer for as long as its work takes, and says so in a note in the lock file. A writer then
 waits for a limited time instead of failing, and asks maintenance to stop by creating the file `wanted`. Maintenance
-checks for that file between two steps, stops, and does the rest later. Topics wait for other writers too and ask in the
-same way (`sawlog.store.directory.lock_leases`).
+checks for that file between two steps, stops, and does the rest later. Where processes take turns (turns.py), a
+writer waits for other writers, too.
 
 `MaintenanceLock` runs one maintenance task at a time, and none while the log is closing or a writer is waiting. Where
 processes take turns, it locks a file as well, for as long as a task takes; the turns go on meanwhile, and the task

@@ -45,6 +45,7 @@ class SegmentSet(kernel.SegmentSetFields):
     """The segments of a log, as its writer knows them. Never empty once filled; the last one is active."""
 
     __slots__ = (
+        "_learn",
         "_mapped",
         "_mapped_lock",
         "_on_change",
@@ -54,7 +55,6 @@ class SegmentSet(kernel.SegmentSetFields):
         "directory",
         "epochs",
         "epochs_known",
-        "learn",
         "remote",
         "successor",
         "transaction_view",
@@ -93,8 +93,7 @@ class SegmentSet(kernel.SegmentSetFields):
         self._policy = _policy(config)
         self._mapped_lock = forkable(threading.Lock())
         self._newest = None
-        #: Learns what other processes have made durable; None if there are none.
-        self.learn: Callable[[], None] | None = None
+        self._learn: Callable[[], None] | None = None
         #: Notified when records were added or dropped; see `Reader.follow`.
         self.changed = forkable(threading.Condition())
         self.waiting = 0
@@ -243,9 +242,13 @@ class SegmentSet(kernel.SegmentSetFields):
     def refresh(self) -> bool:
         """Check for changes by other processes, and return True if the segments may have changed. The writer knows all
         of them but what other processes have made durable."""
-        if self.learn is not None:
-            self.learn()
+        if self._learn is not None:
+            self._learn()
         return False
+
+    def learn_by(self, call: Callable[[], None] | None) -> None:
+        """Call this to learn what other processes have made durable; None: there are none."""
+        self._learn = call
 
     def changed_since(self, version: int) -> bool:
         """Return True if the segments changed during a read, so that an error may not be damage."""

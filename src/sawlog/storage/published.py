@@ -46,8 +46,8 @@ from .words import WORD_BYTES, WaitPoint, Words
 
 _TITLE = b"sawlog\0\0"
 _BOOT_AT, _SLOTS_AT = 8, 64
-_WORDS_AT, _WORDS_BYTES = _SLOTS_AT + SLOTS_BYTES, 64
-_SIZE = _WORDS_AT + _WORDS_BYTES
+WORDS_AT, _WORDS_BYTES = _SLOTS_AT + SLOTS_BYTES, 64
+_SIZE = WORDS_AT + _WORDS_BYTES
 _BELL_AT, _BELL_BYTES = 32, 2 * WORD_BYTES
 #: Words of the bell: whether a process sleeps, and a number that changes when it is to wake up.
 _FOLLOWED, _WAKE = 0, 1
@@ -91,8 +91,8 @@ class PublishedFile:
                 self._locked = handle
             else:
                 handle.close()
-            self._slots = Slots(view[_SLOTS_AT:_WORDS_AT], _secret(), writable)
-            self.words = view[_WORDS_AT:].cast("I")
+            self._slots = Slots(view[_SLOTS_AT:WORDS_AT], _secret(), writable)
+            self.words = view[WORDS_AT:].cast("I")
             if bell:
                 self._bell = Words(bell)
                 self._slots.ring_if(bell.cast("I"), partial(_ring, self._bell))
@@ -255,7 +255,7 @@ class PublishedByReplacing:
             return None
         if len(data) != _SIZE:
             return None
-        found: tuple[int, int] | None = Slots(memoryview(data)[_SLOTS_AT:_WORDS_AT], _secret(), False).load()
+        found: tuple[int, int] | None = Slots(memoryview(data)[_SLOTS_AT:WORDS_AT], _secret(), False).load()
         return found
 
     def exclusive(self, timeout_s: float) -> nullcontext[None]:

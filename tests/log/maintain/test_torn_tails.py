@@ -16,6 +16,7 @@ from sawlog import Log, Producer
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch
 from sawlog.log import recovery
+from sawlog.storage.published import WORDS_AT
 
 from ..places import Place, fill, named, now_ms, values
 from .test_recovery_table import mark
@@ -190,18 +191,23 @@ def test_earlier_torn_tails_are_not_overwritten(place: Place) -> None:
     }
 
 
+def in_files(place: Place) -> dict[str, bytes]:
+    """Everything but the words of `visible`, which count recoveries during one boot of the machine."""
+    return {name: data[:WORDS_AT] if name == "visible" else data for name, data in place.files().items()}
+
+
 def test_opening_a_torn_log_twice_changes_nothing_more(place: Place) -> None:
     log = place.open(segment_bytes=400)
     fill(log, 12)
     torn = place.copy()
     torn.extend(named(log.segments[-1].base_offset), b"torn")
     torn.open()
-    first = torn.files()
+    first = in_files(torn)
     for _ in range(3):
         torn = torn.copy()
         again = torn.open()
         assert again.recovery.truncated_bytes == 0
-        assert torn.files() == first
+        assert in_files(torn) == first
 
 
 @pytest.mark.parametrize("checkpoint", ["missing", "damaged"])
