@@ -763,6 +763,8 @@ class Appender(kernel.AppenderFields):
             owner.park(self)
             self._finish_turn()
             self.held.release()
+            if self._gives_way:
+                words.announce_end()
         finally:
             self.active.lock.release()
         return True

@@ -13,6 +13,7 @@ contains these words of 32 bits:
     END          offset, base offset of the active segment, position: where the last turn ended; two words each
     SYNCING      number of fsyncs that have begun since the last recovery and not ended
     RECOVERIES   number of recoveries
+    ENDED        changes when a turn ends that another process waits for, which sleeps on this word
 
 At the start of a turn:
 
@@ -47,6 +48,7 @@ from ..clock import Deadline, Stopwatch, pause
 from ..errors import CorruptFile, DirectoryLocked, SawlogError
 from ..storage import Directory, Lock, open_published
 from ..storage.forking import forkable, notify_after_fork, this_process
+from ..storage.words import Words
 from .files import LOCK, VISIBLE, WANTED, file_name
 from .lock import MAINTENANCE_NOTE, is_release_requested, read_lock_note, request_release
 
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from .durability import Tail
 
 _GENERATION, _UNFINISHED, _FAILED, _CLEAN, _WANTED, _TURNS, _END = range(7)
-_SYNCING, _RECOVERIES = _END + 6, _END + 7
+_SYNCING, _RECOVERIES, _ENDED = _END + 6, _END + 7, _END + 8
 _WORD = 2**32
 
 #: Shortest turn while another process waits, and the time without an append after which a turn ends.
@@ -73,11 +75,12 @@ class TurnWords:
     """The words of one log. Only the process in its turn changes them, except `is_wanted` and `has_failed`, where all
     processes store the same value."""
 
-    __slots__ = ("view",)
+    __slots__ = ("_words", "view")
 
     def __init__(self, view: memoryview[int]) -> None:
         #: The words, for code that looks at `WANTED_AT` before every append.
         self.view = view
+        self._words = Words(view)
 
     @property
     def generation(self) -> int:
@@ -137,6 +140,22 @@ class TurnWords:
     def is_known(self, generation: int, base_offset: int) -> bool:
         """Return True if a process that knows this generation and writes to this segment knows the active segment."""
         return self.generation == generation and self.end[1] == base_offset
+
+    # --- waiting for a turn
+
+    @property
+    def ended(self) -> int:
+        """A number that changes when a turn ends that another process waits for."""
+        return self.view[_ENDED]
+
+    def announce_end(self) -> None:
+        """Wake the processes that wait for a turn. Call after the lock is released."""
+        self.view[_ENDED] = (self.view[_ENDED] + 1) % _WORD
+        self._words.wake(_ENDED)
+
+    def await_end(self, known: int, seconds: float) -> None:
+        """Sleep until `ended` is no longer this number, for at most `seconds`."""
+        self._words.wait(_ENDED, known, seconds)
 
     # --- fsyncs of any process; the callers exclude each other (`Published.exclusive`)
 
@@ -216,16 +235,23 @@ def words_of(directory: Directory) -> TurnWords | None:
 def take_turn(directory: Directory, note: bytes, timeout_s: float, words: TurnWords | None = None) -> Lock:
     """Wait for the lock; `DirectoryLocked` if other processes keep it for `timeout_s`."""
     deadline = Deadline(timeout_s, first_pause_s=_FIRST_PAUSE_S, longest_pause_s=_LONGEST_PAUSE_S)
+    watch = Stopwatch()
     while True:
+        ended = words.ended if words is not None else 0
         try:
             held = directory.lock(LOCK)
         except DirectoryLocked as error:
+            if deadline.passed:
+                raise error.after(timeout_s) from None
             words = words or words_of(directory)
             if words is not None:
                 words.want()
-            if words is None or read_lock_note(directory) == MAINTENANCE_NOTE:
-                request_release(directory)
-            deadline.pause(or_raise=error.after(timeout_s))
+            if words is None or watch.elapsed_s > _GRACE_S:  # longer than a turn: look who has the lock
+                if words is None or read_lock_note(directory) == MAINTENANCE_NOTE:
+                    request_release(directory)
+                deadline.pause(or_raise=error.after(timeout_s))
+            else:
+                words.await_end(ended, deadline.at_most(_LONGEST_PAUSE_S))
         else:
             try:
                 if note:
