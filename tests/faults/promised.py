@@ -20,6 +20,7 @@ from .report import Tally
 _ROOT = Path(__file__).resolve().parents[2]
 #: What is quick first.
 TESTS = (
+    "tests/topics/test_turn_syncs.py",
     "tests/faults/test_returned.py",
     "tests/log/test_transactions.py",
     "tests/log/maintain/test_gaps.py",
@@ -28,7 +29,6 @@ TESTS = (
     "tests/test_background.py",
     "tests/log/test_hostile_values.py",
     "tests/log/maintain/test_maintenance_yields.py",
-    "tests/topics/test_turn_syncs.py",
     "tests/spark/test_replays.py",
 )
 
