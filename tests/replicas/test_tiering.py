@@ -369,7 +369,7 @@ def test_any_steps_leave_exactly_the_records(tmp_path: Path, seed: int, steps: i
                 offsets.append(number)
         elif step < 7:
             commit = chosen.random() < 0.5
-            log = made.store["orders"]._partitions.take(0)
+            log = made.store["orders"].partition(0)
             log.append_batches(batch([b"in %d" % end], 9, sequence=sequence))
             sequence += 1
             log.append_marker(9, 0, commit=commit)
