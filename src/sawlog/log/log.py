@@ -210,7 +210,7 @@ class Log(Partition, Closing):
     @property
     def _is_tiered(self) -> bool:
         """True if a part of the log is known to exist only in the replica, where reading may be slow."""
-        return self._access.segments.remote is not None
+        return self._known_segments().remote is not None
 
     def _tier(self, lowest_offset: int) -> tuple[int, int]:
         return self._local_offset, self._remote_bytes
@@ -610,7 +610,7 @@ class Log(Partition, Closing):
         with a descriptor each, so nothing that happens to the log meanwhile disturbs the reader.
         """
         segments = self._readable().segments
-        if self._is_tiered:
+        if self._is_tiered:  # also refreshes what is outdated between two turns
             raise unsupported(self.path, "reader() while a part of it is only in the replica; use fetch()")
         return io.BufferedReader(ByteReader(segments))
 
