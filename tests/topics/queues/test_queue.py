@@ -114,8 +114,7 @@ def test_a_delayed_release_comes_after_its_time(store: Store) -> None:
         (message,) = queue.receive()
         released = time.monotonic()
         queue.release(message, delay_s=0.3)
-        assert list(queue.drain()) == []
-        (message,) = until(queue)
+        (message,) = list(queue.drain()) or until(queue)
         assert time.monotonic() - released >= 0.29
         assert message.deliveries == 2
 
