@@ -74,6 +74,28 @@ def test_others_are_served_while_a_holder_stands_still(path: Path, holder: Child
     assert values >= {b"%d" % number for number in range(PRODUCERS)}
 
 
+def test_others_are_served_while_a_process_has_stopped_in_a_partition_that_the_broker_has_written(path: Path) -> None:
+    """The broker then tries to take its turn in the event loop, which must not wait."""
+    with Broker(directory=str(path)) as broker, Nursery() as nursery:
+        client = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
+        client.produce("held", b"first")
+        assert client.flush(PATIENCE_S) == 0
+        child = nursery.start("hold", path=path, topic="held", partitions=[0])
+        child.waits_for("ready")
+        child.signal(signal.SIGSTOP)
+        client.produce("held", b"second")
+        until(lambda: sum(request.api == "Produce" for request in list(broker.requests)) >= 2)
+        other = Producer({"bootstrap.servers": broker.address})
+        other.produce("free", b"served")
+        assert other.flush(10) == 0
+        assert len(client) == 1, "it was to wait"
+        child.signal(signal.SIGCONT)
+        assert child.close() == 0
+        assert client.flush(PATIENCE_S) == 0
+    with DirectoryStore.open(path, "r") as store:
+        assert [record.value for record in store["held"].scan()] == [b"first", b"held", b"second"]
+
+
 @pytest.mark.slow
 def test_a_broker_stops_although_a_holder_stands_still(path: Path, holder: Child) -> None:
     port = free_port()

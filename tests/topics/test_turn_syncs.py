@@ -198,3 +198,16 @@ def test_an_end_that_was_truncated_is_not_taken_for_a_durable_one(both: tuple[To
     with pytest.raises(SyncFailed):
         log.sync()
     assert log.visible_offset == 1
+
+
+def test_a_store_that_waits_for_no_turn_gets_one_when_it_is_free(file_place: FilePlace) -> None:
+    """Also after it has ended a turn for another process, and after a change that it has to read again."""
+    first, second = file_place.open(lock_timeout=0).create_topic("orders"), file_place.open()["orders"]
+    first.append(b"one")
+    words_in(first).want()
+    assert first.partition(0)._end_turn()
+    second.append(b"two")
+    second.partition(0).truncate(1)
+    assert second.partition(0)._end_turn()
+    assert first.append(b"three").offset == 1
+    assert values(first.scan()) == [b"one", b"three"]

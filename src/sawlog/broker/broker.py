@@ -21,7 +21,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from os import PathLike
 from typing import Any, ParamSpec, TypeVar
 
-from ..addresses import is_address
 from ..display import counted
 from ..errors import LogClosed, StorageFull
 from ..storage.system import allow_more_descriptors, most_descriptors
@@ -414,10 +413,7 @@ async def _serve(data: str | PathLike[str], config: BrokerConfig, ready: Ready) 
 
 def _opened(data: str | PathLike[str], config: BrokerConfig) -> Store:
     """Open the store in a directory or at an address."""
-    if is_address(data):
-        return open_store(data, maintenance_interval_s=config.maintenance_interval_s)
-    # Clients retry: a request does not wait for a process that holds the lock.
-    return open_store(data, maintenance_interval_s=config.maintenance_interval_s, lock_timeout=0)
+    return open_store(data, maintenance_interval_s=config.maintenance_interval_s)
 
 
 @asynccontextmanager

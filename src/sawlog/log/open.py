@@ -144,15 +144,18 @@ class _Patience(threading.local):
     """Limits, in this thread, how long turns are waited for."""
 
     seconds: float | None = None
+    #: False in an event loop: not even for a moment, and no recovery.
+    may_block = True
 
     @contextmanager
-    def at_most(self, seconds: float) -> Iterator[None]:
-        """Wait for at most so long within the block."""
-        before, self.seconds = self.seconds, seconds
+    def at_most(self, seconds: float, *, may_block: bool = True) -> Iterator[None]:
+        """Wait for at most `seconds` within the block."""
+        before = self.seconds, self.may_block
+        self.seconds, self.may_block = seconds, may_block
         try:
             yield
         finally:
-            self.seconds = before
+            self.seconds, self.may_block = before
 
 
 _patience = _Patience()
@@ -161,6 +164,11 @@ _patience = _Patience()
 def waiting_for(seconds: float | None) -> AbstractContextManager[None]:
     """Wait for turns within the block, in this thread, for at most so long; None: as long as appends do."""
     return nullcontext() if seconds is None else _patience.at_most(seconds)
+
+
+def without_blocking() -> AbstractContextManager[None]:
+    """Take a turn within the block, in this thread, only if that neither waits nor recovers; else `DirectoryLocked`."""
+    return _patience.at_most(0.0, may_block=False)
 
 
 def _nothing() -> None:
@@ -379,7 +387,7 @@ class Access:
         if self.closed or self._inherited or words is None or timeout_s is None:
             raise LogClosed(f"the log {self.directory.path} is closed, or was opened by the parent process")
         appender.held.release()  # an interrupt may have prevented it
-        if not appender.can_rejoin(at_once=timeout_s <= 0):
+        if not appender.can_rejoin(at_once=not _patience.may_block):
             raise DirectoryLocked(self.directory.path)
         held = take_turn(self.directory, self._note, timeout_s, words)
         try:

@@ -21,7 +21,7 @@ from ...batch.header import HEADER_BYTES
 from ...batch.kernel import Record
 from ...clock import now_ms
 from ...errors import CorruptBatch, DirectoryLocked, InvalidRecord, RecordTooLarge, SawlogError, StorageFull
-from ...log.open import waiting_for
+from ...log.open import without_blocking
 from ..partitions import ServedPartition, TopicLimits
 from ..security.acls import Operation, Resource
 from ..wire import Body, ErrorCode, Key
@@ -125,7 +125,7 @@ class _Pending:
         """Append a batch and return True; False if that takes a turn that another process has."""
         try:
             data = self._checked(found, part["records"])
-            with waiting_for(0.0):
+            with without_blocking():
                 self._accept(found, self._submit(found, data), data, made)
         except DirectoryLocked:
             return False
